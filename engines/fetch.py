@@ -1,0 +1,83 @@
+"""Asking an engine, politely: one GET at a time, short waits, one fresh connection when one hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import httpx
+
+
+class Fault(StrEnum):
+    """Why a GET brought no answer."""
+
+    REFUSED = "refused"  # nobody listens: the backend is down
+    TIMEOUT = "timeout"  # busy, not down: an engine in a prefill does not answer
+    BROKEN = "broken"  # the connection broke, or what came is not HTTP
+
+
+class FetchError(Exception):
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+
+
+Fetch = Callable[[str], Awaitable[Answer]]
+"""GET a path of one backend. Raises FetchError."""
+
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of a status page that are read. The largest one seen is 94 kB (SGLang's /metrics)."""
+
+
+@dataclass(slots=True)
+class HttpFetch:
+    """A `Fetch` over httpx. It is one backend's, and never has two GETs in flight."""
+
+    client: httpx.AsyncClient
+    base: str  # "http://host:port", no trailing slash
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 2.0
+
+    async def __call__(self, path: str) -> Answer:
+        """A connection that hangs is given up and the GET sent once more on a fresh one.
+
+        llama.cpp b10068 to b11434 can leave one scrape without an answer after a burst of
+        connections, until the next connection comes (captures/NOTES.md §1.3).
+        """
+        try:
+            return await self._get(path)
+        except FetchError as e:
+            if e.fault is Fault.REFUSED:
+                raise
+        return await self._get(path, {"connection": "close"})
+
+    async def _get(self, path: str, extra: Mapping[str, str] | None = None) -> Answer:
+        headers = {"accept-encoding": "identity", **self.headers, **(extra or {})}
+        try:
+            async with self.client.stream(
+                "GET", self.base + path, headers=headers, timeout=self.timeout_s
+            ) as r:
+                body = bytearray()
+                async for piece in r.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_BODY:
+                        raise FetchError(Fault.BROKEN, f"{path} answered more than {MAX_BODY} bytes")
+                return Answer(r.status_code, bytes(body), {k.lower(): v for k, v in r.headers.items()})
+        except httpx.TimeoutException:
+            raise FetchError(Fault.TIMEOUT, f"{path} did not answer in {self.timeout_s:g} s") from None
+        except httpx.ConnectError as e:
+            raise FetchError(Fault.REFUSED, f"nothing answers at {self.base} ({_brief(e)})") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
+            raise FetchError(Fault.BROKEN, f"{path}: {type(e).__name__}: {_brief(e)}") from None
+
+
+def _brief(e: Exception) -> str:
+    return str(e)[:160] or type(e).__name__

@@ -1,0 +1,67 @@
+"""What a recipe is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engines.probes import Path, Probe
+from engines.signals import Snapshot
+
+
+class Kind(StrEnum):
+    """An engine kind: what is trusted of it. The plan says what answers."""
+
+    LLAMA_SWAP = "llama-swap"
+    OLLAMA = "ollama"
+    LLAMACPP = "llamacpp"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    OPENAI = "openai"  # anything that lists /v1/models: mlx-lm, LM Studio
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a doctor's visit found out about one backend; what a recipe's `advice` speaks about."""
+
+    snapshot: Snapshot
+    dropped: Mapping[str, str]  # probe -> why it is not in the plan
+    routes: Mapping[str, bool | None]
+    bodies: Mapping[str, bytes]  # path -> the 200 body it answered, for hints that are no signal
+
+
+@dataclass(frozen=True, slots=True)
+class SleepCheck:
+    """How to tell, without waking it, that an engine has unloaded its model by itself."""
+
+    path: Path
+    asleep: Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The probes trusted on one engine kind, and its quirks as data.
+
+    `probes` in order of trust: of two that read the same signal the first that answers wins.
+    `fingerprint` names the probes that must all read a value for `kind: auto` to settle on this kind.
+    """
+
+    kind: Kind
+    title: str
+    probes: tuple[Probe, ...]
+    fingerprint: tuple[Probe, ...] = ()
+    ports: tuple[int, ...] = ()  # where it listens unless told otherwise
+    server_header: str | None = None  # a `Server:` value that only this engine sends, also while loading
+    sleep: SleepCheck | None = None
+    record_paths: tuple[Path, ...] = ()  # further harmless paths worth a line in a recording
+    load_interval_s: float = 1.0  # between rounds of load probes
+    closes_after_stream: bool = False  # closes a connection that carried a stream, whatever its headers say
+    advice: Callable[[Findings], list[str]] = (
+        lambda _findings: []
+    )  # what will surprise a new user, and the mend
+
+    def __post_init__(self) -> None:
+        names = [p.name for p in self.probes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"{self.kind}: two probes have one name")

@@ -1,0 +1,23 @@
+"""Django settings. There is no database: a query anywhere is an error, not a habit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from django.core.management.utils import get_random_secret_key
+from environ import Env
+
+env = Env()
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DEBUG = False
+ALLOWED_HOSTS = ["*"]  # people reach it by any name their network gives the machine
+SECRET_KEY = env.str("PHAROS_SECRET_KEY", default="") or get_random_secret_key()
+
+INSTALLED_APPS = ["daphne", "gateway"]
+MIDDLEWARE: list[str] = []
+ROOT_URLCONF = "pharos_site.urls"
+ASGI_APPLICATION = "pharos_site.asgi.application"
+DATABASES: dict[str, dict[str, str]] = {}
+USE_TZ = True
+LOGGING_CONFIG = None  # pharos_site.server configures logging once, for every way to start
