@@ -1,0 +1,1 @@
+"""The path of a request, one direction: read, understand, pick, forward, finish."""

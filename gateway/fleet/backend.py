@@ -1,0 +1,79 @@
+"""One engine and what is known of it now. Plain functions of the loop: nothing here awaits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engines.plan import Plan, Round
+from engines.signals import Snapshot
+from gateway.config import BackendConfig, FoundBackend
+
+FULL_INTERVAL_S = 5.0
+STALE_AFTER_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The last full round: what it read, by which plan, and when (the loop's clock, seconds)."""
+
+    plan: Plan
+    snapshot: Snapshot
+    at: float
+
+
+class Backend:
+    """A backend is up from the round it answers to the moment it refuses or dies.
+
+    A timed-out poll changes nothing: an engine in a prefill does not answer, and is not down.
+    """
+
+    def __init__(self, config: BackendConfig) -> None:
+        self.config = config
+        self.view: View | None = None
+        self.error: str | None = None  # why it is not up, for people
+        self.in_flight = 0  # ours; the engine's own gauges are only a correction to it
+        self.visited = False  # a first round has ended, well or not
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.url} {'up' if self.up else self.error or 'not asked yet'}>"
+
+    @property
+    def url(self) -> str:
+        return self.config.url.rstrip("/")
+
+    @property
+    def searched(self) -> bool:
+        """Looked for on this host, not configured: its absence is no fault."""
+        return isinstance(self.config, FoundBackend)
+
+    @property
+    def up(self) -> bool:
+        return self.view is not None and self.error is None
+
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Name that clients use -> name that the engine uses. Empty while the list is unknown."""
+        if self.view is None or self.view.snapshot.models is None:
+            return {}
+        return {self.config.aliases.get(name, name): name for name in self.view.snapshot.models}
+
+    def resolved(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
+        self.view, self.error, self.visited = View(plan, snapshot, now), None, True
+
+    def scraped(self, round_: Round, plan: Plan, now: float) -> None:
+        """A full round. What a busy engine did not answer keeps its last value until it is stale."""
+        self.error, self.visited = None, True
+        if not round_.busy or round_.snapshot.models is not None or self._stale(now):
+            self.view = View(plan, round_.snapshot, now)
+
+    def answered(self) -> None:
+        """A round of load probes came back."""
+        self.error = None
+
+    def lost(self, why: str) -> None:
+        """It refused, died, or cannot be told what it is. The next round that it answers brings it back."""
+        self.error, self.visited = why, True
+
+    def _stale(self, now: float) -> bool:
+        return self.view is None or now - self.view.at > STALE_AFTER_ROUNDS * FULL_INTERVAL_S

@@ -1,0 +1,113 @@
+"""Keeps one backend's view fresh: detect, resolve, then scrape on a timer, one GET at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from engines.detect import Undetected, detect
+from engines.fetch import Fault, Fetch
+from engines.plan import Plan, Unreachable, resolve, scrape, stale_plan
+from engines.recipes import RECIPES
+from engines.recipes.base import Kind, Recipe
+from gateway.fleet.backend import FULL_INTERVAL_S, Backend
+
+log = logging.getLogger("pharos.fleet")
+
+JITTER = 0.1  # of an interval, so that many instances do not ask at the same instant
+
+
+class Scraper:
+    """`round` is one visit; `run` repeats it for ever and outlives anything a visit can meet."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        get: Fetch,
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.backend, self.get, self.now, self.sleep, self.jitter = backend, get, now, sleep, jitter
+        self.kind: Kind | None = backend.config.engine_kind
+        self.plan: Plan | None = None
+        self.resolved_at = self.full_at = 0.0
+        self._logged: str | None = None
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.round()
+            except Exception:
+                log.exception("backend %s: a round failed in a way nobody foresaw", self.backend.url)
+                self.backend.lost("its last round failed inside Pharos: see the log")
+            await self.sleep(self.interval_s * (1 + JITTER * self.jitter()))
+
+    @property
+    def interval_s(self) -> float:
+        return (
+            self.plan.recipe.load_interval_s
+            if self.plan
+            else FULL_INTERVAL_S
+            if self.backend.searched
+            else 1.0
+        )
+
+    async def round(self) -> None:
+        try:
+            if self.plan is None:
+                await self._resolve()
+            else:
+                await self._scrape(self.plan)
+        except Undetected as e:
+            self._lost(str(e))
+        except Unreachable as e:
+            if e.fault is Fault.TIMEOUT and self.backend.up:
+                return  # busy; its values grow old by themselves
+            self._lost(str(e))
+        else:
+            self._answered()
+
+    async def _resolve(self) -> None:
+        recipe = await self._recipe()
+        plan, snapshot = await resolve(self.get, recipe, self.backend.config.probes)
+        if self.plan is None or [p.name for p in plan.active] != [p.name for p in self.plan.active]:
+            names = ", ".join(p.name for p in plan.active)
+            log.info(
+                "backend %s is %s %s; reads %s", self.backend.url, recipe.title, plan.version or "", names
+            )
+        self.plan, self.resolved_at, self.full_at = plan, self.now(), self.now()
+        self.backend.resolved(plan, snapshot, self.now())
+
+    async def _recipe(self) -> Recipe:
+        if self.kind is None:
+            self.kind = (await detect(self.get)).kind
+        return RECIPES[self.kind]
+
+    async def _scrape(self, plan: Plan) -> None:
+        full = self.now() - self.full_at >= FULL_INTERVAL_S - 0.5 * plan.recipe.load_interval_s
+        result = await scrape(self.get, plan, load_only=not full)
+        if full:
+            self.full_at = self.now()
+            self.backend.scraped(result, plan, self.now())
+        else:
+            self.backend.answered()
+        why = stale_plan(plan, result, self.now() - self.resolved_at)
+        if why is not None:
+            log.debug("backend %s: reading its probes anew (%s)", self.backend.url, why)
+            await self._resolve()
+
+    def _lost(self, why: str) -> None:
+        """Everything is found out anew when it answers again: another engine may listen there by then."""
+        self.plan, self.kind = None, self.backend.config.engine_kind
+        self.backend.lost(why)
+        if why != self._logged and not (self.backend.searched and self._logged is None):
+            log.warning("backend %s is not in use: %s", self.backend.url, why)
+            self._logged = why
+
+    def _answered(self) -> None:
+        if self._logged is not None:
+            log.info("backend %s answers again", self.backend.url)
+        self._logged = None if not self.backend.searched else ""

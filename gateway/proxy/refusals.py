@@ -1,0 +1,41 @@
+"""What a client is told when it gets no engine reply. The message is for people, the code for programs."""
+
+from __future__ import annotations
+
+import json
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Refusal(Exception):
+    """A reply of the gateway's own.
+
+    `retry_after_s` goes out in whole seconds, 1 to 60: clients without it retry at once and many times,
+    and two of the SDKs ignore larger values.
+    """
+
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.retry_after_s = status, code, message, retry_after_s
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type` for the status."""
+        if self.status == 401:
+            return "authentication_error"
+        if self.status == 429:
+            return "rate_limit_error"
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+
+def openai_error(refusal: Refusal) -> bytes:
+    error = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.code}
+    return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def render(refusal: Refusal) -> tuple[int, Headers, bytes]:
+    body = openai_error(refusal)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refusal.status in (429, 503):
+        headers.append((b"retry-after", str(min(60, max(1, round(refusal.retry_after_s or 1)))).encode()))
+    return refusal.status, headers, body
