@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import environ
 from django.core.management.utils import get_random_secret_key
-from environ import Env
 
-env = Env()
+env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DEBUG = False

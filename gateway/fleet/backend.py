@@ -30,10 +30,10 @@ class Backend:
 
     def __init__(self, config: BackendConfig) -> None:
         self.config = config
+        self.api_key = config.key()
         self.view: View | None = None
         self.error: str | None = None  # why it is not up, for people
         self.in_flight = 0  # ours; the engine's own gauges are only a correction to it
-        self.visited = False  # a first round has ended, well or not
 
     def __repr__(self) -> str:
         return f"<Backend {self.url} {'up' if self.up else self.error or 'not asked yet'}>"
@@ -59,11 +59,11 @@ class Backend:
         return {self.config.aliases.get(name, name): name for name in self.view.snapshot.models}
 
     def resolved(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
-        self.view, self.error, self.visited = View(plan, snapshot, now), None, True
+        self.view, self.error = View(plan, snapshot, now), None
 
     def scraped(self, round_: Round, plan: Plan, now: float) -> None:
         """A full round. What a busy engine did not answer keeps its last value until it is stale."""
-        self.error, self.visited = None, True
+        self.error = None
         if not round_.busy or round_.snapshot.models is not None or self._stale(now):
             self.view = View(plan, round_.snapshot, now)
 
@@ -73,7 +73,7 @@ class Backend:
 
     def lost(self, why: str) -> None:
         """It refused, died, or cannot be told what it is. The next round that it answers brings it back."""
-        self.error, self.visited = why, True
+        self.error = why
 
     def _stale(self, now: float) -> bool:
         return self.view is None or now - self.view.at > STALE_AFTER_ROUNDS * FULL_INTERVAL_S

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from engines.detect import Undetected, detect
+
 from engines.fetch import Fault, Fetch
 from engines.plan import Plan, Unreachable, resolve, scrape, stale_plan
 from engines.recipes import RECIPES
@@ -34,6 +35,7 @@ class Scraper:
         self.kind: Kind | None = backend.config.engine_kind
         self.plan: Plan | None = None
         self.resolved_at = self.full_at = 0.0
+        self.visited = asyncio.Event()  # the first round has ended, well or not
         self._logged: str | None = None
 
     async def run(self) -> None:
@@ -43,6 +45,7 @@ class Scraper:
             except Exception:
                 log.exception("backend %s: a round failed in a way nobody foresaw", self.backend.url)
                 self.backend.lost("its last round failed inside Pharos: see the log")
+            self.visited.set()
             await self.sleep(self.interval_s * (1 + JITTER * self.jitter()))
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from json.decoder import JSONDecoder, scanstring
+from json.decoder import JSONDecoder
 
 import msgspec
 
@@ -108,7 +108,7 @@ def _decode_leniently(body: bytes, reason: str) -> tuple[dict[str, bytes], list[
         while (at := _blank(text, at)) < len(text) and text[at] != "}":
             if names:
                 at = _expect(text, at, ",")
-            name, at = scanstring(text, _expect(text, at, '"'))
+            name, at = _VALUE.raw_decode(text, _expect(text, at, '"') - 1)
             start = _blank(text, _expect(text, at, ":"))
             _, at = _VALUE.raw_decode(text, start)
             names.append(name)
