@@ -37,7 +37,10 @@ class Source:
             near = difflib.get_close_matches(field, self._fields(steps), n=1)
             hint = f", did you mean {near[0]}?" if near else f" (known: {', '.join(self._fields(steps))})"
             return self.error(f"{at + '.' if at else ''}{field}: unknown field{hint}", steps, field)
-        return self.error(f"{at}: {what[:1].lower()}{what[1:]}" if at else what, steps)
+        what = what[:1].lower() + what[1:]
+        return self.error(
+            f"{at}: {what}" if at else f"the file must be settings, as `listen: …`: {what}", steps
+        )
 
     def _line(self, path: Sequence[Step], key: str | None) -> int:
         node = self.root

@@ -148,7 +148,7 @@ class Consumer:
             await answer.end()
 
     def _blame(self, backend: Backend, e: EngineFault) -> None:
-        """A refused connection or a death puts the backend aside until it answers a round. Silence does not."""
+        """A refusal or a death puts the backend aside until it answers a round. Silence does not."""
         if e.fault is not Fault.STALLED:
             log.warning("backend %s is put aside: %s", backend.url, e)
             backend.lost(str(e))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from enum import StrEnum
@@ -132,9 +134,9 @@ def _client(*, reuse: bool) -> httpx.AsyncClient:
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_on_reuse)
         connector = (
-            aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+            aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=KEEPALIVE_S)
             if reuse
-            else aiohttp.TCPConnector(limit=0, force_close=True)
+            else aiohttp.TCPConnector(limit=0, ssl=_tls(), force_close=True)
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -144,7 +146,13 @@ def _client(*, reuse: bool) -> httpx.AsyncClient:
             auto_decompress=False,
         )
 
-    return httpx.AsyncClient(transport=AiohttpTransport(client=session), trust_env=False)
+    return httpx.AsyncClient(transport=AiohttpTransport(verify=_tls(), client=session), trust_env=False)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all pools: reading the certificates takes tens of milliseconds."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 async def _on_reuse(_session: aiohttp.ClientSession, _context: SimpleNamespace, _params: object) -> None:

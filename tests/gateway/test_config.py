@@ -1,0 +1,154 @@
+"""The config file: what it accepts, and what it says when it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.signals import Signal
+from gateway.config import ConfigError, FoundBackend, load, parse, split_address
+
+ENV = {"ENGINE_KEY": "sk-secret"}
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ConfigError) as e:
+        parse(text, "pharos.yaml", ENV)
+    return str(e.value)
+
+
+def test_every_setting_is_read() -> None:
+    config = parse(
+        """
+listen: 0.0.0.0:9000
+backends:
+  - url: http://gpu-box:8080
+    kind: llamacpp
+    capacity: 4
+    aliases: {qwen2.5:3b-q4: qwen}
+    api_key: ${ENGINE_KEY}
+    logs: file:///var/log/engine.log
+    probes:
+      - {name: mine, signal: running, prom: {path: /metrics, metric: x_running, per_model: model}}
+      - {name: loaded, signal: residency, log: {match: 'model (?P<model>\\S+) loaded', value: loaded}}
+limits: {body: 1MiB, first_byte: 90s, idle: 1.5m, write_stall: 500ms}
+drain: {grace: 1s, timeout: 1h}
+""",
+        "pharos.yaml",
+        ENV,
+    )
+    backend = config.backends[0]
+    assert config.address == ("0.0.0.0", 9000)
+    assert (backend.engine_kind, backend.capacity, backend.aliases) == (
+        "llamacpp",
+        4,
+        {"qwen2.5:3b-q4": "qwen"},
+    )
+    assert backend.key() == "sk-secret"
+    assert [(p.name, p.signal, p.own) for p in backend.probes] == [
+        ("mine", Signal.RUNNING, True),
+        ("loaded", Signal.RESIDENCY, True),
+    ]
+    assert (config.limits.body, config.limits.first_byte, config.limits.idle) == (1048576, 90, 90)
+    assert (config.limits.write_stall, config.drain.grace, config.drain.timeout) == (0.5, 1, 3600)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("backends:\n  - url: http://a:1\n    capcity: 4\n",
+         "pharos.yaml line 3: backends[0].capcity: unknown field, did you mean capacity?"),
+        ("listn: :80\n", "pharos.yaml line 1: listn: unknown field, did you mean listen?"),
+        ("listen: :80\nlimits:\n  body: lots\n", "pharos.yaml line 3: limits.body: 'lots' is not a size such as"),
+        ("limits: {idle: 5}\n", "pharos.yaml line 1: limits.idle: 5 is not a duration such as 5s"),
+        ("limits: {idle: 0s}\n", "is not a duration"),
+        ("backends:\n  - url: http://a:1\n  - url: http://a:1/\n", "line 3: backends[1]: http://a:1/ is backends[0]"),
+        ("backends:\n  - {url: gpu-box:80}\n", "line 2: backends[0]: url: 'gpu-box:80' is not http://host:port"),
+        ("backends: [{url: 'http://a:99999'}]\n", "is not http://host:port"),
+        ("backends: [{url: 'http://a:1/v1'}]\n", "give the address alone, http://a:1, without /v1"),
+        ("backends: [{url: 'http://u:p@a:1'}]\n", "use api_key"),
+        ("backends: [{url: 'http://a:1', kind: olama}]\n", "kind: 'olama' is not one of auto,"),
+        ("backends: [{url: 'http://a:1', capacity: 0}]\n", "line 1: backends[0].capacity: expected `int` >= 1"),
+        ("backends: [{url: 'http://a:1', capacity: '4'}]\n", "backends[0].capacity: expected `int | null`, got `str`"),
+        ("backends: [{url: 'http://a:1', api_key: '${NOPE}'}]\n", "backends[0].api_key: the environment has no NOPE"),
+        ("backends: [{url: 'http://a:1', api_key: a, api_key_file: b}]\n", "not both"),
+        ("backends: [{url: 'http://a:1', aliases: {a: x, b: x}}]\n", "two models have one name"),
+        ("backends: [{url: 'http://a:1', logs: engine.log}]\n", "is not file:///path/to/engine.log"),
+        ("backends: [{url: 'http://a:1', probes: [{name: p, signal: running}]}]\n", "either prom or log"),
+        ("backends: [{url: 'http://a:1', probes: [{name: p, signal: models, prom: {path: /m, metric: x}}]}]\n",
+         "p: a metric can be one of"),
+        ("backends: [{url: 'http://a:1', probes: [{name: p, signal: speed, prom: {path: /m, metric: x}}]}]\n",
+         "backends[0].probes[0].signal: invalid enum value 'speed'"),
+        ("backends: [{url: 'http://a:1', probes: [{name: p, signal: running, log: {match: '('}}]}]\n",
+         "does not compile"),
+        ("backends: [{url: 'http://a:1', probes: [{name: openai-models, signal: running, log: "
+         "{match: '(?P<value>1)'}}]}]\n", "the name 'openai-models' is taken"),
+        ("listen: :80\nlisten: :81\n", "pharos.yaml line 2: listen is given twice"),
+        ("listen: [\n", "pharos.yaml line 2: not YAML:"),
+        ("- a\n", "expected `object`"),
+        ("listen: nowhere\n", "pharos.yaml line 1: listen: 'nowhere' is not host:port"),
+        ("policy: fastest\n", "policy: 'fastest' is not one of"),
+        ("keys: []\n", "pharos.yaml line 1: keys: unknown field"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line(text: str, said: str) -> None:
+    assert said in refused(text)
+
+
+def test_a_key_is_never_shown() -> None:
+    config = parse("backends: [{url: 'http://a:1', api_key: sk-hidden}]", "pharos.yaml", {})
+    assert "sk-hidden" not in repr(config)
+
+
+def test_a_key_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    config = parse(f"backends: [{{url: 'http://a:1', api_key_file: '{tmp_path}/none'}}]", "pharos.yaml", {})
+    with pytest.raises(ConfigError, match=r"api_key_file .*none cannot be read"):
+        config.backends[0].key()
+
+
+def test_a_key_file_is_read_without_its_newline(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-file\n")
+    config = parse(f"backends: [{{url: 'http://a:1', api_key_file: '{tmp_path}/key'}}]", "pharos.yaml", {})
+    assert config.backends[0].key() == "sk-file"
+
+
+def test_without_a_file_engines_are_looked_for_on_this_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backends = load(environ={}).backends
+    assert all(isinstance(b, FoundBackend) for b in backends)
+    assert "http://127.0.0.1:8080" in [b.url for b in backends]
+
+
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load(environ={"PHAROS_CONFIG": str(tmp_path / "none.yaml")})
+
+
+def test_the_environment_overrides_the_address(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("listen: :1\nbackends: []\n")
+    config = load(environ={"PHAROS_CONFIG": str(tmp_path / "c.yaml"), "PHAROS_LISTEN": "127.0.0.1:2"})
+    assert config.address == ("127.0.0.1", 2)
+
+
+def test_a_file_with_an_empty_list_of_backends_looks_for_none() -> None:
+    assert parse("backends: []\n", "pharos.yaml", {}).backends == []
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [(":80", ("0.0.0.0", 80)), ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:8090", ("::1", 8090))],
+)
+def test_an_address_is_read(listen: str, address: tuple[str, int]) -> None:
+    assert split_address(listen) == address
+
+
+def test_an_anchor_shares_a_probe() -> None:
+    text = """
+backends:
+  - {url: 'http://a:1', probes: &mine [{name: p, signal: running, prom: {path: /m, metric: x}}]}
+  - {url: 'http://b:1', probes: *mine}
+"""
+    assert [b.probes[0].name for b in parse(text, "pharos.yaml", {}).backends] == ["p", "p"]

@@ -1,0 +1,84 @@
+"""Starting, being ready, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from gateway.config import BackendConfig, Config, Drain, FoundBackend, Seconds
+from gateway.runtime import Gateway
+from tests.stub import Peer, Request, stub
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+async def get(gateway: Gateway, path: str) -> tuple[int, Any]:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await gateway({"type": "http", "path": path, "method": "GET", "headers": []}, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+async def engine(request: Request, peer: Peer) -> None:
+    if request.line.startswith("GET /v1/models "):
+        await peer.plain(b'{"object":"list","data":[{"id":"m","object":"model"}]}')
+    else:
+        await peer.plain(b"{}", "404 Not Found")
+
+
+async def ready(gateway: Gateway) -> None:
+    async with asyncio.timeout(10):
+        while (await get(gateway, "/healthz"))[0] != 200:
+            await asyncio.sleep(0.01)
+
+
+async def test_it_is_ready_once_every_backend_had_its_first_round() -> None:
+    async with stub(engine) as s:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url), BackendConfig(url=NOWHERE)]))
+        assert (await get(gateway, "/healthz"))[1]["status"] == "starting"
+        await gateway.start()
+        await ready(gateway)
+        status, health = await get(gateway, "/healthz")
+        models = (await get(gateway, "/v1/models"))[1]
+        await gateway.stop()
+    assert (status, health["status"], health["backends"][s.url]) == (200, "ok", "up")
+    assert "nothing answers" in health["backends"][NOWHERE]
+    assert [m["id"] for m in models["data"]] == ["m"]
+
+
+async def test_an_engine_that_was_looked_for_and_is_not_there_is_no_fault() -> None:
+    gateway = Gateway(Config(backends=[FoundBackend(url=NOWHERE)]))
+    await gateway.start()
+    await ready(gateway)
+    assert (await get(gateway, "/healthz"))[1]["backends"] == {}
+    await gateway.stop()
+
+
+async def test_draining_turns_health_red_and_ends_when_the_last_request_has() -> None:
+    gateway = Gateway(Config(drain=Drain(grace=Seconds(0.01), timeout=Seconds(5))))
+    await gateway.start()
+    await ready(gateway)
+    gateway.in_flight = 1
+    gateway.begin_drain()
+    assert await get(gateway, "/healthz") == (503, {"status": "draining", "backends": {}})
+    drained = asyncio.create_task(gateway.drained())
+    await asyncio.sleep(0.05)
+    assert not drained.done()
+    gateway.in_flight = 0
+    await get(gateway, "/v1/models")  # the end of any request is looked at
+    await asyncio.wait_for(drained, 1)
+    await gateway.stop()
+
+
+async def test_a_request_longer_than_the_drain_timeout_does_not_hold_it() -> None:
+    gateway = Gateway(Config(drain=Drain(grace=Seconds(0.01), timeout=Seconds(0.05))))
+    gateway.in_flight = 1
+    gateway.begin_drain()
+    await asyncio.wait_for(gateway.drained(), 1)
