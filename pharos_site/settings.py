@@ -7,6 +7,8 @@ from pathlib import Path
 import environ
 from django.core.management.utils import get_random_secret_key
 
+from pharos_site import logs
+
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -20,4 +22,5 @@ ROOT_URLCONF = "pharos_site.urls"
 ASGI_APPLICATION = "pharos_site.asgi.application"
 DATABASES: dict[str, dict[str, str]] = {}
 USE_TZ = True
-LOGGING_CONFIG = None  # pharos_site.server configures logging once, for every way to start
+TIME_ZONE = "UTC"  # Django puts its own default, Chicago, into the process's TZ otherwise
+LOGGING = logs.config(env.str("PHAROS_LOG_LEVEL", default="INFO"))
