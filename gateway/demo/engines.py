@@ -15,7 +15,7 @@ NEWEST = "0.10434.0"
 READY_DEADLINE_S = 120.0
 """0.4 to 0.8 s on an idle machine; a loaded one took 7 s, a slow disk takes longer."""
 
-_CONTEXT_PER_SLOT = 2048
+_CONTEXT = 2048  # tokens of a slot: a few turns of talk
 _GRACE_S = 1.0
 """llama.cpp keeps a stream open for 30 s after SIGTERM (b10434, b11434): nobody waits for that here."""
 
@@ -27,8 +27,8 @@ def model_file() -> Path:
 class LlamaServer(Child):
     """A llama.cpp server that starts at once and ends with us. Its packages must be installed.
 
-    `slots` requests are worked on at a time. `extra` goes to its command line as it is; with
-    `model=None` (router mode) no model is loaded. Raises StartError when no port is free.
+    `slots` requests are worked on at a time, each with `context` tokens. A `router` is started without
+    a model. `extra` goes to its command line as it is. Raises StartError when no port is free.
     """
 
     def __init__(
@@ -38,22 +38,21 @@ class LlamaServer(Child):
         version: str = NEWEST,
         slots: int = 1,
         threads: int = 1,
-        model: Path | None = None,
+        context: int = _CONTEXT,
         router: bool = False,
-        port: int | None = None,
         extra: Sequence[str] = (),
     ) -> None:
         self.version = version
         self.slots = slots
-        self.port = port or free_port()
+        self.port = free_port()
         bin_dir = install.LLAMA_SERVERS[version].folder / install.LLAMA_SERVER_BIN
         super().__init__(
             f"llama.cpp {version} on port {self.port}",
             [
                 str(_executable(bin_dir / "llama-server")),
                 *("--host", "127.0.0.1", "--port", str(self.port)),
-                *("-t", str(threads), "-np", str(slots), "-c", str(_CONTEXT_PER_SLOT * slots)),
-                *(() if router else ("-m", str(model or model_file()), "--alias", MODEL_NAME)),
+                *("-t", str(threads), "-np", str(slots), "-c", str(context * slots)),
+                *(() if router else ("-m", str(model_file()), "--alias", MODEL_NAME)),
                 *extra,
             ],
             log_dir / f"llama-server-{self.port}.log",
