@@ -68,6 +68,11 @@ class Child:
             )
 
     @property
+    def pid(self) -> int:
+        """Of the leash, whose only child is the command."""
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 
