@@ -25,10 +25,13 @@ _GATEWAY_DEADLINE_S = 60.0
 
 
 def config_text(port: int, backends: Sequence[str]) -> str:
-    """The smallest config there is: an address to listen on and the engines."""
-    return yaml.safe_dump(
-        {"listen": f"127.0.0.1:{port}", "backends": [{"url": url} for url in backends]}, sort_keys=False
-    )
+    """An address to listen on and the engines; and no grace on the way out, as nobody else is served here."""
+    config = {
+        "listen": f"127.0.0.1:{port}",
+        "backends": [{"url": url} for url in backends],
+        "drain": {"grace": "0s", "timeout": "2s"},
+    }
+    return yaml.safe_dump(config, sort_keys=False)
 
 
 def environment(ours: Mapping[str, str], config: Path) -> dict[str, str]:
