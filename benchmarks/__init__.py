@@ -1,0 +1,1 @@
+"""What Pharos costs, measured on this machine: `make bench`. Reported, never asserted."""

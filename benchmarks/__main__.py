@@ -1,0 +1,38 @@
+"""`python -m benchmarks`: every figure in one table, and in a JSON file below .benchmarks/."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import overhead, reading, report
+from gateway.demo.install import InstallError
+from gateway.demo.processes import StartError
+
+
+def main() -> None:
+    console = Console()
+    figures: list[report.Figure] = []
+    with tempfile.TemporaryDirectory(prefix="pharos-bench-") as name, console.status("measuring") as status:
+        folder = Path(name)
+        status.update("reading the largest vLLM page")
+        figures += reading.scrape_round()
+        status.update("hostile bodies of 1 MiB")
+        figures.append(reading.hostile_bodies())
+        status.update("a live llama.cpp")
+        try:
+            figures += reading.live_resolve(folder)
+        except (InstallError, StartError) as e:
+            figures.append(
+                report.Figure("resolve of a live llama.cpp", "ms", None, note=f"not measured: {e}")
+            )
+        status.update("requests through the gateway and without it")
+        figures += overhead.measure(folder)
+    report.show(console, figures)
+    console.print(f"Kept in {report.keep(figures)}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
