@@ -33,7 +33,7 @@ from engines.signals import (
 RESOLVE_EVERY_S = 600.0
 
 
-class Unreachable(Exception):
+class Unreachable(Exception):  # noqa: N818 (it reads as what it says of the backend)
     """No path of the backend gave an answer. `fault` says how."""
 
     def __init__(self, fault: Fault, message: str) -> None:
