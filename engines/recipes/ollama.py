@@ -156,6 +156,16 @@ OLLAMA_LOG_NUM_PARALLEL: Probe = log_line(
 )
 
 
+UNTRUE_USAGE = frozenset(
+    {
+        "message.usage.input_tokens",  # message_start guesses: 12 for a prompt of 20, 2216 for 2113
+        "usage.input_tokens_details.cached_tokens",  # 0, whatever the cache had
+        "response.usage.input_tokens_details.cached_tokens",
+    }
+)
+"""Of /v1/messages and /v1/responses, on 0.24.0 and 0.32.15."""
+
+
 # -- what will surprise ------------------------------------------------------------------------
 
 
@@ -248,5 +258,6 @@ RECIPE = Recipe(
     ),
     fingerprint=(OLLAMA_VERSION, OLLAMA_PS),
     ports=(11434,),
+    untrue_usage=UNTRUE_USAGE,
     advice=advice,
 )

@@ -197,8 +197,8 @@ def advice(findings: Findings) -> list[str]:
     notes = []
     if Signal.RUNNING not in known:
         notes.append(
-            "Its load could not be read: /v1/loads exists from SGLang 0.5.8 on and wants the API key when one "
-            "is set (`api_key` in the config). A 500 there on 0.5.9 comes from a FastAPI too new for it."
+            "Its load could not be read: /v1/loads exists from SGLang 0.5.8 on and wants the API key when "
+            "one is set (`api_key` in the config). A 500 there on 0.5.9 comes from a FastAPI too new for it."
         )
     if Signal.CAPACITY not in known:
         notes.append(
