@@ -64,12 +64,12 @@ class Source:
     """One way to learn one value: the sum of the fields at `paths`, all of which must be there.
 
     Those at `more` are added when they are there. Paths are dotted, from the top of the line.
-    `unit` is what the sum is multiplied with to give seconds. No path at all: the value is 0.
+    A duration has `per_second` of its units in a second. No path at all: the value is 0.
     """
 
     paths: tuple[str, ...]
     more: tuple[str, ...] = ()
-    unit: float | None = None
+    per_second: float | None = None
 
 
 def one(path: str) -> Source:
@@ -77,11 +77,11 @@ def one(path: str) -> Source:
 
 
 def milliseconds(path: str) -> Source:
-    return Source((path,), unit=1e-3)
+    return Source((path,), per_second=1e3)
 
 
 def nanoseconds(path: str) -> Source:
-    return Source((path,), unit=1e-9)
+    return Source((path,), per_second=1e9)
 
 
 Fields = Mapping[str, tuple[Source, ...]]
@@ -303,8 +303,8 @@ def _sum(tree: _Tree, source: Source) -> float | int | None:
             total += tree.number(path) or 0
     except (ValueError, RecursionError):
         return None
-    if source.unit is not None:
-        return total * source.unit
+    if source.per_second is not None:
+        return total / source.per_second
     return int(total) if total == math.floor(total) else None
 
 
