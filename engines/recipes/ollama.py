@@ -12,6 +12,7 @@ import msgspec
 
 from engines.probes import Path, Probe, ProbeError, count, json_probe, log_line
 from engines.recipes.base import Findings, Kind, Recipe
+from engines.recipes.common import OPENAI_MODELS
 from engines.signals import WHOLE_BACKEND, ModelInfo, Reading, Residency, Signal, Snapshot
 
 VERSION = Path("/api/version", "a constant, answered in 0.2 ms also during loads and prefills")
@@ -59,13 +60,14 @@ def _name(path: Path, at: int, name: str | None) -> str:
 
 
 def _tags(body: Tags) -> Reading | None:
-    if body.models is None:
+    """Programs that imitate this page write sizes of 0 (SGLang): their list is not Ollama's."""
+    if body.models is None or not all(tag.size for tag in body.models):
         return None
     return {_name(TAGS, at, tag.name): None for at, tag in enumerate(body.models)}
 
 
 def _sizes(body: Tags) -> Reading | None:
-    """Bytes on disk. 0 is what emulations of this page write (SGLang), so it is unknown."""
+    """Bytes on disk; a size of 0 is unknown."""
     if body.models is None:
         return None
     return {
@@ -251,6 +253,7 @@ RECIPE = Recipe(
     probes=(
         OLLAMA_VERSION,
         OLLAMA_TAGS,
+        OPENAI_MODELS,
         OLLAMA_TAGS_SIZE,
         OLLAMA_PS,
         OLLAMA_PS_VRAM,

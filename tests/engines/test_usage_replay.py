@@ -117,13 +117,15 @@ def oracle(reply: Reply) -> Usage:
     return Usage(prompt, written, cached, *times(reply))
 
 
+OLLAMA_TIMES = ("prompt_eval_duration", "eval_duration", "load_duration", "total_duration")
+LLAMACPP_TIMES = ("prompt_ms", "predicted_ms")
+
+
 def times(reply: Reply) -> tuple[float | None, ...]:
     """prefill, decode, load, total in seconds."""
     if reply.api in (Api.OLLAMA, Api.OLLAMA_EMBED):
-        names = ("prompt_eval_duration", "eval_duration", "load_duration", "total_duration")
-        return tuple(None if (v := last(n, reply.body)) is None else v / 1e9 for n in names)
-    names = ("prompt_ms", "predicted_ms")
-    return tuple(None if (v := last_float(n, reply.body)) is None else v / 1e3 for n in names)
+        return tuple(None if (v := last(n, reply.body)) is None else v / 1e9 for n in OLLAMA_TIMES)
+    return tuple(None if (ms := last_float(n, reply.body)) is None else ms / 1e3 for n in LLAMACPP_TIMES)
 
 
 ALL = list(replies())
