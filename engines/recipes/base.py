@@ -56,6 +56,7 @@ class Recipe:
     sleep: SleepCheck | None = None
     record_paths: tuple[Path, ...] = ()  # further harmless paths worth a line in a recording
     load_interval_s: float = 1.0  # between rounds of load probes
+    untrue_usage: frozenset[str] = frozenset()  # paths in replies that hold a guess, see usage.read_usage
     closes_after_stream: bool = False  # closes a connection that carried a stream, whatever its headers say
     advice: Callable[[Findings], list[str]] = (
         lambda _findings: []
