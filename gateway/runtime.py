@@ -35,6 +35,7 @@ class Gateway:
         self.fleet = Fleet(self.backends)
         self.draining = self.ready = False
         self.in_flight = 0
+        self._grace_until = 0.0
         self._idle = asyncio.Event()
         self._pools: dict[Backend, Upstream] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,19 +77,22 @@ class Gateway:
         log.info(
             "draining: new requests for %g s more, then %d in flight", self.config.drain.grace, self.in_flight
         )
-        self.draining = True
+        self.draining, self._grace_until = True, self.now() + self.config.drain.grace
+
+    async def grace_over(self) -> None:
+        """Returns when new requests need no longer be taken."""
+        await asyncio.sleep(max(0.0, self._grace_until - self.now()))
 
     async def drained(self) -> None:
-        """Returns when the grace is over and the last request has ended, or the drain timeout has passed."""
-        await asyncio.sleep(self.config.drain.grace)
-        deadline = self.now() + self.config.drain.timeout
-        while self.in_flight and self.now() < deadline:
-            self._idle.clear()
-            try:
-                async with asyncio.timeout(deadline - self.now()):
+        """Returns when the last request has ended after the grace, or the drain timeout has passed."""
+        await self.grace_over()
+        try:
+            async with asyncio.timeout(self.config.drain.timeout):
+                while self.in_flight:
+                    self._idle.clear()
                     await self._idle.wait()
-            except TimeoutError:
-                log.warning("the drain timeout is over with %d requests in flight", self.in_flight)
+        except TimeoutError:
+            log.warning("the drain timeout is over with %d requests in flight", self.in_flight)
 
     async def stop(self) -> None:
         for task in self._tasks:
