@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from engines.fetch import HttpFetch
+from gateway.asgi import Receive, Scope, Send
 from gateway.config import Config, Limits, load
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.scraper import Scraper
-from gateway.proxy.consumer import Answer, Consumer, Done, Receive, Scope, Send
+from gateway.proxy.consumer import Answer, Consumer, Done
 from gateway.proxy.upstream import Upstream
 
 log = logging.getLogger("pharos")

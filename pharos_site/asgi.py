@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pharos_site.settings")
 
 from django.core.asgi import get_asgi_application
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from gateway.asgi import Receive, Scope, Send
+
 Served = Callable[[Any, Any, Any], Awaitable[None]]
 
 log = logging.getLogger("pharos")

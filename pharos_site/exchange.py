@@ -32,6 +32,8 @@ from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
 from twisted.web import http
 
+from gateway.asgi import CONNECTION
+
 from .refusal import Refusal, too_large
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ class Exchange(http.Request):
             ],
             "client": client,
             "server": _address(self.host),
-            "extensions": {"pharos.connection": {"abort": self.abort}},
+            "extensions": {CONNECTION: {"abort": self.abort}},
         }
 
     def _client(self) -> tuple[list[Any] | None, str]:

@@ -4,8 +4,8 @@
 application, which is how this class comes in. Daphne gives the command line, the reactor on an asyncio loop
 and the endpoints; what a gateway needs besides is here (seen missing in Daphne 4.2.3):
 
-- The application is started by ASGI lifespan before anybody can connect. If that fails the process says why and
-  ends with code 1.
+- The application is started by ASGI lifespan before anybody can connect. If that fails the process says why
+  and ends with code 1.
 - The first SIGTERM or SIGINT drains: new requests are taken during the application's grace, then the listener
   closes and idle connections with it; running requests end whole; code 0. A second signal ends the process
   at once, as that signal does by default.

@@ -9,9 +9,9 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from engines.recipes.base import Recipe
+from gateway.asgi import CONNECTION, Receive, Scope, Send
 from gateway.config import Limits
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet, Lease
@@ -22,14 +22,6 @@ from gateway.proxy.refusals import Refusal, render
 from gateway.proxy.upstream import EngineFault, Fault, Upstream
 
 log = logging.getLogger("pharos.requests")
-
-Scope = Mapping[str, Any]
-Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-CONNECTION = "pharos.connection"
-"""The server's ASGI extension: `scope["extensions"][CONNECTION]["abort"]()` cuts the client's connection."""
 
 ATTEMPTS = 2  # before the first byte, and only when the engine cannot have begun the work
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from engines.usage import FIELDS, Api, Usage, merge, read_usage
 
 
-def line(value: Any) -> bytes:  # noqa: ANN401
+def line(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def chat(**usage: Any) -> Usage | None:  # noqa: ANN401
+def chat(**usage: Any) -> Usage | None:
     return read_usage(line({"choices": [], "usage": usage}), Api.CHAT)
 
 

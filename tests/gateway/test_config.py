@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engines.signals import Signal
-from gateway.config import ConfigError, FoundBackend, load, parse, split_address
+from gateway.config import FoundBackend, load, parse, split_address
+from gateway.config_source import ConfigError
 
 ENV = {"ENGINE_KEY": "sk-secret"}
 
@@ -50,8 +51,8 @@ drain: {grace: 1s, timeout: 1h}
         ("mine", Signal.RUNNING, True),
         ("loaded", Signal.RESIDENCY, True),
     ]
-    assert (config.limits.body, config.limits.first_byte, config.limits.idle) == (1048576, 90, 90)
-    assert (config.limits.write_stall, config.drain.grace, config.drain.timeout) == (0.5, 1, 3600)
+    assert [config.limits.body, config.limits.first_byte, config.limits.idle] == [1048576, 90, 90]
+    assert [config.limits.write_stall, config.drain.grace, config.drain.timeout] == [0.5, 1, 3600]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-
 from engines.detect import Undetected, detect
+
 from engines.fetch import HttpFetch
 from engines.plan import Unreachable, scrape
 from engines.recipes.base import Kind

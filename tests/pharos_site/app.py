@@ -17,7 +17,8 @@ from urllib.parse import parse_qs
 
 from django.core.asgi import get_asgi_application
 
-from pharos_site.asgi import Application, Receive, Scope, Send, serve_with_ours
+from gateway.asgi import Receive, Scope, Send
+from pharos_site.asgi import Application, serve_with_ours
 from pharos_site.exchange import Exchange
 
 seen: weakref.WeakSet[Exchange] = weakref.WeakSet()
@@ -53,7 +54,7 @@ class StandIn:
 
     async def drained(self) -> None:
         deadline = time.monotonic() + float(os.environ.get("TEST_DRAIN", "20"))
-        while self.running and time.monotonic() < deadline:  # noqa: ASYNC110  (a stand-in)
+        while self.running and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +14,11 @@ import pytest
 from engines.plan import Plan
 from engines.recipes.base import Kind, Recipe
 from engines.signals import ModelInfo, Signal, Snapshot
+from gateway.asgi import CONNECTION, Message
 from gateway.config import BackendConfig, Limits, Seconds
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.proxy.consumer import CONNECTION, Consumer, Done, ReplyCut
+from gateway.proxy.consumer import Consumer, Done, ReplyCut
 from gateway.proxy.upstream import Upstream
 from tests.stub import Peer, Request, stub
 
@@ -29,12 +30,12 @@ STREAM = b'{"model":"m","stream":true,"messages":[]}'
 class Client:
     """The server's half of ASGI, in a test's hands."""
 
-    sent: list[Mapping[str, Any]] = field(default_factory=list)
+    sent: list[Message] = field(default_factory=list)
     cut: bool = False
     arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something was sent since it was cleared
-    inbox: asyncio.Queue[Mapping[str, Any]] = field(default_factory=asyncio.Queue)
+    inbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
 
-    async def send(self, message: Mapping[str, Any]) -> None:
+    async def send(self, message: Message) -> None:
         self.sent.append(message)
         self.arrived.set()
 
