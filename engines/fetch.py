@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +15,9 @@ class Fault(StrEnum):
 
     REFUSED = "refused"  # nobody listens: the backend is down
     TIMEOUT = "timeout"  # busy, not down: an engine in a prefill does not answer
-    BROKEN = "broken"  # the connection broke, or what came is not HTTP
+    BROKEN = "broken"  # the connection broke, or what came is not HTTP or of no use
+    LOADING = "loading"  # it answers 503: up, and not ready
+    DENIED = "denied"  # it answers 401 or 403: it wants a key
 
 
 class FetchError(Exception):
@@ -39,12 +42,16 @@ MAX_BODY = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class HttpFetch:
-    """A `Fetch` over httpx. It is one backend's, and never has two GETs in flight."""
+    """A `Fetch` over httpx. It is one backend's, and never has two GETs in flight.
+
+    `timeout_s` bounds a whole answer, so that one that trickles in does not hold a poll either.
+    """
 
     client: httpx.AsyncClient
     base: str  # "http://host:port", no trailing slash
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 2.0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def __call__(self, path: str) -> Answer:
         """A connection that hangs is given up and the GET sent once more on a fresh one.
@@ -52,26 +59,28 @@ class HttpFetch:
         llama.cpp b10068 to b11434 can leave one scrape without an answer after a burst of
         connections, until the next connection comes (captures/NOTES.md §1.3).
         """
-        try:
-            return await self._get(path)
-        except FetchError as e:
-            if e.fault is Fault.REFUSED:
-                raise
-        return await self._get(path, {"connection": "close"})
+        async with self._turn:
+            try:
+                return await self._get(path)
+            except FetchError as e:
+                if e.fault is Fault.REFUSED:
+                    raise
+            return await self._get(path, {"connection": "close"})
 
     async def _get(self, path: str, extra: Mapping[str, str] | None = None) -> Answer:
         headers = {"accept-encoding": "identity", **self.headers, **(extra or {})}
         try:
-            async with self.client.stream(
-                "GET", self.base + path, headers=headers, timeout=self.timeout_s
-            ) as r:
+            async with (
+                asyncio.timeout(self.timeout_s),
+                self.client.stream("GET", self.base + path, headers=headers, timeout=self.timeout_s) as r,
+            ):
                 body = bytearray()
                 async for piece in r.aiter_raw():
                     body += piece
                     if len(body) > MAX_BODY:
                         raise FetchError(Fault.BROKEN, f"{path} answered more than {MAX_BODY} bytes")
                 return Answer(r.status_code, bytes(body), {k.lower(): v for k, v in r.headers.items()})
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, TimeoutError):
             raise FetchError(Fault.TIMEOUT, f"{path} did not answer in {self.timeout_s:g} s") from None
         except httpx.ConnectError as e:
             raise FetchError(Fault.REFUSED, f"nothing answers at {self.base} ({_brief(e)})") from None

@@ -5,6 +5,7 @@ probe that reads a value: that is the plan. `scrape` asks only the plan's paths.
 fetch bodies (I/O, one GET at a time), then read and merge them (pure). The rules:
 
 - a failing planned probe leaves its signal unknown for that round and is reported in `failed`;
+- a timeout means that the engine is busy, not that it is down or that the plan is wrong;
 - a path that would wake a sleeping engine is asked only after the sleep check said it is awake;
 - a signal that no probe knows stays unknown.
 """
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engines.fetch import Answer, Fault, Fetch, FetchError
+from engines.fetch import Fault, Fetch, FetchError
 from engines.probes import Log, Path, Probe, ProbeError, read
 from engines.recipes.base import Recipe
 from engines.signals import (
@@ -45,10 +46,10 @@ class Unreachable(Exception):
 class Plan:
     recipe: Recipe
     version: str | None
-    active: tuple[
-        Probe, ...
-    ]  # own probes first, then in the recipe's order; one per signal, log probes besides
+    # own probes first, then in the recipe's order; one per signal, log probes besides
+    active: tuple[Probe, ...]
     dropped: Mapping[str, str]  # probe name -> why
+    asleep: bool = False  # resolved while the engine slept: what would have woken it was left out
 
     @property
     def log_probes(self) -> tuple[Probe, ...]:
@@ -62,6 +63,7 @@ class Round:
     snapshot: Snapshot
     failed: Mapping[str, str] = field(default_factory=dict)
     busy: bool = False  # a path timed out: the engine is working, its last values are growing old
+    asleep: bool | None = None  # None: not looked at in this round
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,16 @@ class Bodies:
 
     found: Mapping[str, bytes]
     missing: Mapping[str, str]
-    faults: Mapping[str, Fault]
-    asleep: bool = False
+    faults: Mapping[str, Fault]  # no answer at all
+    statuses: Mapping[str, Fault] = field(default_factory=dict)  # answered, and not what was asked
+    asleep: bool | None = None  # what the recipe's sleep check says, when its path was asked
 
 
 async def fetch(get: Fetch, recipe: Recipe, paths: Iterable[Path]) -> Bodies:
     found: dict[str, bytes] = {}
     missing: dict[str, str] = {}
     faults: dict[str, Fault] = {}
+    statuses: dict[str, Fault] = {}
 
     async def ask(path: Path) -> None:
         if path.url in found or path.url in missing:
@@ -90,31 +94,35 @@ async def fetch(get: Fetch, recipe: Recipe, paths: Iterable[Path]) -> Bodies:
             if answer.status == 200:
                 found[path.url] = answer.body
             else:
-                missing[path.url] = _status(path, answer)
+                missing[path.url] = status_text(path.url, answer.status)
+                if answer.status in STATUS_FAULTS:
+                    statuses[path.url] = STATUS_FAULTS[answer.status]
 
     wanted = list(paths)
-    awake = True
     if recipe.sleep and any(p.wakes for p in wanted):
         await ask(recipe.sleep.path)
-        check = found.get(recipe.sleep.path.url)
-        awake = check is not None and not recipe.sleep.asleep(check)
     for path in wanted:
         if Fault.REFUSED in faults.values():
             missing.setdefault(path.url, f"{path.url} not asked: the backend refuses connections")
-        elif path.wakes and not awake:
-            missing[path.url] = (
-                f"{path.url} not asked: it would wake the engine" if found else f"{path.url} not asked"
-            )
+        elif path.wakes and recipe.sleep and _asleep(recipe, found) is not False:
+            missing[path.url] = f"{path.url} not asked: it could wake the engine"
         else:
             await ask(path)
-    return Bodies(found, missing, faults, asleep=recipe.sleep is not None and not awake and bool(found))
+    return Bodies(found, missing, faults, statuses, _asleep(recipe, found))
 
 
-def _status(path: Path, answer: Answer) -> str:
-    hint = {401: "it wants an API key", 403: "forbidden", 404: "no such path", 503: "not ready"}.get(
-        answer.status
-    )
-    return f"{path.url} answered {answer.status}" + (f" ({hint})" if hint else "")
+def _asleep(recipe: Recipe, found: Mapping[str, bytes]) -> bool | None:
+    check = found.get(recipe.sleep.path.url) if recipe.sleep else None
+    return None if recipe.sleep is None or check is None else recipe.sleep.asleep(check)
+
+
+STATUS_FAULTS = {401: Fault.DENIED, 403: Fault.DENIED, 503: Fault.LOADING}
+
+
+def status_text(url: str, status: int) -> str:
+    """What an answer that is no 200 means, in words."""
+    hint = {401: "it wants an API key", 403: "forbidden", 404: "no such path", 503: "not ready"}.get(status)
+    return f"{url} answered {status}" + (f" ({hint})" if hint else "")
 
 
 async def resolve(
@@ -122,10 +130,11 @@ async def resolve(
 ) -> tuple[Plan, Snapshot]:
     """Run the whole recipe and the backend's own probes. Raises Unreachable when nothing answered."""
     probes = (*own, *recipe.probes)
-    bodies = await fetch(get, recipe, _paths(probes))
+    bodies = await fetch(get, recipe, _resolve_paths(probes))
     if not bodies.found:
-        fault = next(iter(bodies.faults.values()), Fault.BROKEN)
-        raise Unreachable(fault, next(iter(bodies.missing.values()), f"{recipe.title}: nothing to ask"))
+        url, fault = next(iter((bodies.faults or bodies.statuses).items()), ("", Fault.BROKEN))
+        first = next(iter(bodies.missing.values()), f"{recipe.title}: nothing to ask")
+        raise Unreachable(fault, bodies.missing.get(url, first))
     return select(recipe, probes, bodies, has_log=has_log)
 
 
@@ -139,7 +148,7 @@ def select(
     dropped: dict[str, str] = {}
     filled: dict[Signal, str] = {}
     for probe in probes:
-        if probe.when is not None and (version is None or not probe.when(version)):
+        if not _passes_guard(probe, version, bodies):
             dropped[probe.name] = f"version guard ({'version unknown' if version is None else version})"
         elif probe.signal in filled:
             dropped[probe.name] = f"redundant: {filled[probe.signal]} reads {probe.signal}"
@@ -156,7 +165,14 @@ def select(
                 active.append(probe)
                 readings.append((probe, reading))
                 filled[probe.signal] = probe.name
-    return Plan(recipe, version, tuple(active), dropped), merge(readings)
+    return Plan(recipe, version, tuple(active), dropped, bodies.asleep is True), merge(readings)
+
+
+def _passes_guard(probe: Probe, version: str | None, bodies: Bodies) -> bool:
+    if probe.when is None or (version is not None and probe.when(version)):
+        return True
+    seen = bodies.found.get(probe.witness.path.url) if probe.witness else None
+    return probe.witness is not None and seen is not None and probe.witness.shows(seen)
 
 
 def _version(probes: Iterable[Probe], bodies: Bodies) -> str | None:
@@ -184,7 +200,7 @@ def _read(probe: Probe, bodies: Bodies) -> tuple[Reading | None, str]:
 async def scrape(get: Fetch, plan: Plan, *, load_only: bool = False) -> Round:
     """One round of the plan. Raises Unreachable when the backend answered nothing at all."""
     probes = [
-        p for p in plan.active if p.feed.__class__ is Path and (not load_only or p.signal in LOAD_SIGNALS)
+        p for p in plan.active if isinstance(p.feed, Path) and (not load_only or p.signal in LOAD_SIGNALS)
     ]
     bodies = await fetch(get, plan.recipe, _paths(probes))
     busy = Fault.TIMEOUT in bodies.faults.values()
@@ -197,15 +213,17 @@ async def scrape(get: Fetch, plan: Plan, *, load_only: bool = False) -> Round:
         reading, why = _read(probe, bodies)
         if reading is not None:
             readings.append((probe, reading))
-        elif not bodies.asleep or not getattr(probe.feed, "wakes", False):
+        elif not (bodies.asleep and isinstance(probe.feed, Path) and probe.feed.wakes):
             failed[probe.name] = why
-    return Round(merge(readings), failed, busy)
+    return Round(merge(readings), failed, busy, bodies.asleep)
 
 
 def stale_plan(plan: Plan, last: Round, age_s: float) -> str | None:
     """Why the plan must be resolved again, or None. A busy engine is left in peace."""
     if last.snapshot.version is not None and last.snapshot.version != plan.version:
         return f"version changed from {plan.version} to {last.snapshot.version}"
+    if plan.asleep and last.asleep is False:
+        return "the engine woke up: what would have woken it can be asked now"
     if last.failed and not last.busy:
         return "; ".join(f"{name}: {why}" for name, why in last.failed.items())
     if age_s >= RESOLVE_EVERY_S and not last.busy:
@@ -233,6 +251,10 @@ async def follow(plan: Plan, lines: AsyncIterator[bytes]) -> AsyncIterator[Snaps
 
 def _paths(probes: Iterable[Probe]) -> list[Path]:
     return list(dict.fromkeys(p.feed for p in probes if isinstance(p.feed, Path)))
+
+
+def _resolve_paths(probes: Sequence[Probe]) -> list[Path]:
+    return list(dict.fromkeys([*_paths(probes), *(p.witness.path for p in probes if p.witness)]))
 
 
 # -- merge -------------------------------------------------------------------------------------

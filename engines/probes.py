@@ -62,12 +62,30 @@ def cold(_model: str, _snapshot: Snapshot) -> Residency | None:
     return Residency.COLD
 
 
+Guard = Callable[[str], bool]
+"""Whether a version is one in which the probe's field means what the probe says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A second way through a version guard, for builds whose version says nothing of their age.
+
+    `shows` is given the 200 body of `path`; `what` says in words what it found there. A body that
+    cannot be read shows nothing.
+    """
+
+    path: Path
+    shows: Callable[[bytes], bool]
+    what: str
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """`parse` returns None (or a reading with no value) when the feed does not show the signal.
 
-    `when` guards the one case that nothing in the payload can tell: the same name with another
-    meaning in another version. With the version unknown a guarded probe does not run.
+    `when` guards the one case that nothing in the feed can tell: the same name with another meaning
+    in another version. With the version unknown a guarded probe does not run, unless its `witness`
+    speaks for it.
     `unlisted` says, for a residency probe that reads a list of what is in memory, what a model
     that the list leaves out is; None (a log line) = says nothing about it.
     """
@@ -76,9 +94,10 @@ class Probe:
     signal: Signal
     feed: Feed
     parse: Callable[[bytes], Reading | None]
-    when: Callable[[str], bool] | None = None
+    when: Guard | None = None
     unlisted: Unlisted | None = None
     own: bool = False
+    witness: Witness | None = None
 
 
 def read(probe: Probe, body: bytes) -> Reading | None:
@@ -112,7 +131,8 @@ def prom(
     per_model: str | None = None,
     only: Mapping[str, str] | None = None,
     scale: float = 1.0,
-    when: Callable[[str], bool] | None = None,
+    when: Guard | None = None,
+    witness: Witness | None = None,
     own: bool = False,
 ) -> Probe:
     """One metric of a Prometheus text endpoint, matched by its exact name.
@@ -135,7 +155,7 @@ def prom(
             series.setdefault(model, []).append(value)
         return {model: _total(signal, metric, values, scale) for model, values in series.items()} or None
 
-    return Probe(name, signal, path, parse, when=when, own=own)
+    return Probe(name, signal, path, parse, when=when, own=own, witness=witness)
 
 
 MAX_SERIES = 256
@@ -208,7 +228,7 @@ def log_line(
     pattern: str,
     value: str | None = None,
     *,
-    when: Callable[[str], bool] | None = None,
+    when: Guard | None = None,
     own: bool = False,
 ) -> Probe:
     """One regular expression over a log line.
@@ -280,7 +300,7 @@ def json_probe(
     shape: type[Body],
     take: Callable[[Body], Reading | None],
     *,
-    when: Callable[[str], bool] | None = None,
+    when: Guard | None = None,
     unlisted: Unlisted | None = None,
 ) -> Probe:
     """Decode the body into `shape`, then take the reading.

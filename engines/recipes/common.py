@@ -1,6 +1,9 @@
-"""What several recipes share: the one list that every engine with an OpenAI API has."""
+"""What several recipes share: the list every engine with an OpenAI API has, and llama-server's arguments."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -10,7 +13,7 @@ from engines.signals import Reading, Signal
 V1_MODELS = Path(
     "/v1/models",
     "a plain list: no engine seen loads or wakes a model for it (llama.cpp, its router, llama-swap, "
-    "Ollama, vLLM, SGLang and mlx-lm answer it in under 1 ms)",
+    "Ollama, vLLM, SGLang and mlx-lm answer it in about a millisecond)",
 )
 
 
@@ -25,19 +28,17 @@ class ModelList(msgspec.Struct):
     data: list[ListedModel] | None = None
 
 
-def listed(body: ModelList) -> list[ListedModel] | None:
-    """The entries; None when the body is no such list. Raises ProbeError for an entry without a name."""
+def _models(body: ModelList) -> Reading | None:
     if body.data is None:
         return None
-    for at, model in enumerate(body.data):
-        if not model.id:
-            raise ProbeError(f"/v1/models: data[{at}] has no id")
-    return body.data
+    return {named(model.id, at): None for at, model in enumerate(body.data)}
 
 
-def _models(body: ModelList) -> Reading | None:
-    models = listed(body)
-    return None if models is None else {str(m.id): None for m in models}
+def named(model: str | None, at: int) -> str:
+    """The name of an entry. Raises ProbeError when it has none."""
+    if not model:
+        raise ProbeError(f"entry {at} of the list has no name")
+    return model
 
 
 OPENAI_MODELS: Probe = json_probe("openai-models", Signal.MODELS, V1_MODELS, ModelList, _models)
@@ -51,9 +52,20 @@ def owned_by(name: str, owner: str) -> Probe:
     """A fingerprint: every listed model says it is served by `owner`. An empty list proves nothing."""
 
     def take(body: ModelList) -> Reading | None:
-        models = listed(body)
-        if not models or any(m.owned_by != owner for m in models):
+        if not body.data or any(model.owned_by != owner for model in body.data):
             return None
-        return {str(m.id): None for m in models}
+        return _models(body)
 
     return json_probe(name, Signal.MODELS, V1_MODELS, ModelList, take)
+
+
+def slots_of(args: Sequence[str]) -> int | None:
+    """The number of slots that a llama-server's arguments ask for; None when they leave it to the server.
+
+    Without the option, or with -1, the number is the server's own choice (1 in old builds, 4 in new ones).
+    """
+    asked: int | None = None
+    for option, value in pairwise(args):
+        if option in ("-np", "--parallel"):
+            asked = int(value) if value.isascii() and value.isdigit() and len(value) < 6 else None
+    return asked or None
