@@ -26,7 +26,7 @@ MAX_TIMEOUTS = 2
 """Paths that may time out before the rest is left alone: a busy engine wants no queue of GETs."""
 
 
-class Undetected(Exception):  # noqa: N818 (it reads as what it says of the backend)
+class Undetected(Exception):
     """The kind cannot be told now. `fault` says whether to wait, to give a key, or to look at the address."""
 
     def __init__(self, fault: Fault, message: str) -> None:

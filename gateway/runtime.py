@@ -17,7 +17,8 @@ from gateway.config import Config, Limits, load
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.scraper import Scraper
-from gateway.proxy.consumer import Answer, Consumer, Done
+from gateway.proxy.answer import Answer
+from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.upstream import Upstream
 
 log = logging.getLogger("pharos")

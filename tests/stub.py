@@ -68,6 +68,7 @@ Handler = Callable[[Request, Peer], Awaitable[None]]
 class Stub:
     url: str
     requests: list[Request]
+    close_listener: Callable[[], None] = lambda: None
 
 
 @asynccontextmanager
@@ -105,7 +106,7 @@ async def stub(handler: Handler) -> AsyncIterator[Stub]:
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     try:
-        yield Stub(f"http://{host}:{port}", requests)
+        yield Stub(f"http://{host}:{port}", requests, server.close)
     finally:
         server.close()
         for task in list(tasks):

@@ -1,33 +1,32 @@
-"""The request path. Each step is a value in and a value out; only this file talks to the client."""
+"""The request path: each step is a value in and a value out, and this file puts them in order."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engines.recipes.base import Recipe
-from gateway.asgi import CONNECTION, Receive, Scope, Send
+from gateway.asgi import Receive, Scope, Send
 from gateway.config import Limits
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet, Lease
 from gateway.proxy import aggregates
+from gateway.proxy.answer import Answer, ClientGone, read_body, until_gone
+from gateway.proxy.apis import Framing
 from gateway.proxy.ask import Ask, understand
 from gateway.proxy.headers import Header, to_client, to_engine, value
-from gateway.proxy.refusals import Refusal, render
-from gateway.proxy.upstream import EngineFault, Fault, Upstream
+from gateway.proxy.refusals import Refusal
+from gateway.proxy.tap import Tap
+from gateway.proxy.upstream import EngineFault, Fault, Reply, Upstream
 
 log = logging.getLogger("pharos.requests")
 
-ATTEMPTS = 2  # before the first byte, and only when the engine cannot have begun the work
-
-
-class ReplyCut(Exception):
-    """Raised to make a server without the extension close a reply that has begun, unfinished."""
+ATTEMPTS = 2
+"""Backends that one request may meet: the second only if the first refused the connection or the request."""
 
 
 @dataclass(slots=True)
@@ -60,31 +59,27 @@ class Consumer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
-        request_id = _request_id(scope["headers"])
-        answer = Answer(scope, send, request_id)
+        answer = Answer(scope, send, _request_id(scope["headers"]))
         try:
             if path == "/v1/chat/completions":
                 _only(method, "POST")
-                await self._chat(scope, receive, answer)
+                await self._generate(scope, receive, answer)
             elif path == "/v1/models" or path.startswith("/v1/models/"):
                 _only(method, "GET", "HEAD")
-                await answer.json(
-                    200, aggregates.models(self.fleet, path.removeprefix("/v1/models").lstrip("/"))
-                )
+                name = path.removeprefix("/v1/models").removeprefix("/")
+                await answer.json(200, aggregates.models(self.fleet, name))
             else:
                 raise unknown_path(path)
         except Refusal as e:
             await answer.refuse(e)
 
-    # -- a request to an engine ----------------------------------------------------------------
-
-    async def _chat(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _generate(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         arrived = self.now()
         done = Done(answer.request_id, scope["path"])
         try:
             ask = understand(await read_body(receive, self.limits.body))
             done.model = ask.model
-            await until_gone(receive, self._forward(ask, scope, answer, done, arrived))
+            await until_gone(receive, Passage(self, ask, scope, answer, done, arrived).run())
         except Refusal as e:
             done.status, done.outcome = e.status, e.code
             raise
@@ -94,50 +89,101 @@ class Consumer:
             done.total_s = self.now() - arrived
             self.on_done(done)
 
-    async def _forward(self, ask: Ask, scope: Scope, answer: Answer, done: Done, arrived: float) -> None:
-        tried: list[Backend] = []
+
+class _Elsewhere(Exception):
+    """The engine refused the request, and another may take it."""
+
+
+class Passage:
+    """One request on its way to an engine and back."""
+
+    def __init__(
+        self, consumer: Consumer, ask: Ask, scope: Scope, answer: Answer, done: Done, arrived: float
+    ) -> None:
+        self.fleet, self.pools, self.now = consumer.fleet, consumer.pools, consumer.now
+        self.ask, self.scope, self.answer, self.done, self.arrived = ask, scope, answer, done, arrived
+        self.tried: list[Backend] = []
+        self.tap: Tap | None = None
+
+    async def run(self) -> None:
+        """Ends with a whole reply or a cut one. Raises Refusal when there is none."""
         fault: EngineFault | None = None
-        for _ in range(ATTEMPTS):
-            lease = self.fleet.pick(ask.model, tried)
-            if lease is None:
-                break
+        while len(self.tried) < ATTEMPTS and (lease := self.fleet.pick(self.ask.model, self.tried)):
+            self.tried.append(lease.backend)
+            self.done.backend, self.done.reason = lease.backend.url, lease.reason
             with lease:
-                tried.append(lease.backend)
-                done.backend, done.reason = lease.backend.url, lease.reason
                 try:
-                    await self._relay(ask, scope, answer, lease, done, arrived)
+                    await self._relay(lease)
+                except _Elsewhere:
+                    continue
                 except EngineFault as e:
                     fault = e
                     self._blame(lease.backend, e)
-                    if answer.started:
-                        done.outcome = e.fault
-                        answer.cut()
+                    if self.answer.started:
+                        await self._break_off(e)
                         return
                     if e.fault is not Fault.REFUSED:
                         break  # it may have begun the work, or died of it: nobody else gets that request
                 else:
                     return
-        raise self._failure(ask, tried, fault)
+        raise self._failure(fault)
 
-    async def _relay(
-        self, ask: Ask, scope: Scope, answer: Answer, lease: Lease, done: Done, arrived: float
-    ) -> None:
+    async def _relay(self, lease: Lease) -> None:
+        """Pass one engine's reply on. Raises EngineFault, and _Elsewhere before the first byte."""
         backend = lease.backend
-        headers = to_engine(scope["headers"], backend.api_key)
-        closes = ask.stream and _recipe(backend).closes_after_stream
-        body = ask.body_for(lease.served)
-        reply = await self.pools[backend].send(_target(scope), headers, body, own_connection=closes)
+        headers = to_engine(self.scope["headers"], backend.api_key)
+        own = self.ask.stream and _recipe(backend).closes_after_stream
+        body = self.ask.body_for(lease.served)
+        reply = await self.pools[backend].send(_target(self.scope), headers, body, own_connection=own)
         async with reply:
-            told = [(b"x-pharos-backend", backend.url.encode()), (b"x-pharos-reason", lease.reason.encode())]
+            if reply.status in BACK_PRESSURE_OR_FAILED and self._another():
+                log.info("backend %s answered %d: trying another", backend.url, reply.status)
+                raise _Elsewhere
+            if reply.status >= 400 and not _is_json(reply):
+                raise await _in_words(reply, backend)
+            self.tap = _tap(reply, self.answer)
             async for piece in reply.pieces():
-                if done.first_byte_s is None:
-                    done.status, done.first_byte_s = reply.status, self.now() - arrived
-                    await answer.start(reply.status, [*to_client(reply.headers), *told])
-                await answer.write(piece)
-            if not answer.started:
-                done.status = reply.status
-                await answer.start(reply.status, [*to_client(reply.headers), *told])
-            await answer.end()
+                if not self.answer.started:
+                    await self._start(reply, lease)
+                if self.tap is not None:
+                    self.tap.feed(piece)
+                await self.answer.write(piece)
+            if not self.answer.started:
+                await self._start(reply, lease)
+            self._finish()
+            await self.answer.end()
+
+    async def _start(self, reply: Reply, lease: Lease) -> None:
+        self.done.status, self.done.first_byte_s = reply.status, self.now() - self.arrived
+        headers = [
+            *to_client(reply.headers),
+            (b"x-pharos-backend", lease.backend.url.encode()),
+            (b"x-pharos-reason", lease.reason.encode()),
+        ]
+        if reply.status in (429, 503) and value(headers, b"retry-after") is None:
+            headers.append((b"retry-after", b"1"))
+        await self.answer.start(reply.status, headers)
+
+    def _finish(self) -> None:
+        """A body that ended without its generation ending is a death, however clean it looks on the wire.
+
+        mlx-lm's HTTP/1.0 streams, llama-swap and Ollama with a killed runner end like that, and most
+        clients would take the part for the whole.
+        """
+        if self.tap is not None:
+            self.tap.end()
+            if not self.tap.finished:
+                raise EngineFault(Fault.DIED, "its stream ended before the generation did")
+
+    async def _break_off(self, e: EngineFault) -> None:
+        self.done.outcome = e.fault
+        if self.tap is not None and self.tap.on_boundary:
+            refusal = Refusal(502, "engine_failed", f"The engine at {self.tried[-1].url} failed: {e}.")
+            await self.answer.write(self.answer.family.error_event(refusal))
+        self.answer.cut()
+
+    def _another(self) -> bool:
+        return len(self.tried) < ATTEMPTS and self.fleet.pick(self.ask.model, self.tried) is not None
 
     def _blame(self, backend: Backend, e: EngineFault) -> None:
         """A refusal or a death puts the backend aside until it answers a round. Silence does not."""
@@ -145,16 +191,20 @@ class Consumer:
             log.warning("backend %s is put aside: %s", backend.url, e)
             backend.lost(str(e))
 
-    def _failure(self, ask: Ask, tried: list[Backend], fault: EngineFault | None) -> Refusal:
-        if fault is not None and fault.fault is Fault.STALLED:
-            return Refusal(
-                504, "engine_timeout", f"{tried[-1].url}: {fault}. It may be loading or overloaded."
-            )
-        if fault is not None:
-            return Refusal(502, "engine_failed", f"The engine at {tried[-1].url} failed: {fault}.")
-        if self.fleet.lists(ask.model):
-            raise Refusal(503, "model_unavailable", f"No engine that serves {ask.model!r} is up now.", 5)
-        return aggregates.no_such_model(self.fleet, ask.model)
+    def _failure(self, fault: EngineFault | None) -> Refusal:
+        model = self.ask.model
+        if fault is not None and fault.fault is not Fault.REFUSED:
+            engine = f"The engine at {self.tried[-1].url}"
+            if fault.fault is Fault.STALLED:
+                return Refusal(504, "engine_timeout", f"{engine}: {fault}. It may be loading or overloaded.")
+            return Refusal(502, "engine_failed", f"{engine} failed: {fault}.")
+        if self.fleet.lists(model):
+            return Refusal(503, "model_unavailable", f"No engine that serves {model!r} is up now.", 5)
+        return aggregates.no_such_model(self.fleet, model)
+
+
+BACK_PRESSURE_OR_FAILED = frozenset({429, *range(500, 600)}) - {501}
+"""Answers before any work: another engine may do better. 501 says that the engine lacks the ability."""
 
 
 def _recipe(backend: Backend) -> Recipe:
@@ -167,88 +217,29 @@ def _target(scope: Scope) -> str:
     return str(scope["path"]) + ("?" + query.decode("latin-1") if query else "")
 
 
-# -- the client's side -------------------------------------------------------------------------
+def _content_type(reply: Reply) -> str:
+    return (value(reply.headers, b"content-type") or b"").split(b";")[0].strip().lower().decode("latin-1")
 
 
-class Answer:
-    """The reply to one client: at most one start, and after it an end or a cut."""
-
-    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
-        self._scope, self._send, self.request_id = scope, send, request_id
-        self.started = False
-
-    async def start(self, status: int, headers: list[Header]) -> None:
-        self.started = True
-        headers = [*headers, (b"x-request-id", self.request_id.encode()), (b"x-accel-buffering", b"no")]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-    async def write(self, piece: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    async def end(self, body: bytes = b"") -> None:
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def json(self, status: int, body: bytes) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await self.start(status, [(b"content-type", b"application/json"), length])
-        await self.end(b"" if self._scope["method"] == "HEAD" else body)
-
-    async def refuse(self, refusal: Refusal) -> None:
-        status, headers, body = render(refusal)
-        await self.start(status, headers)
-        await self.end(b"" if self._scope["method"] == "HEAD" else body)
-
-    def cut(self) -> None:
-        """End a reply that has begun in a way that no client takes for a complete one. May raise ReplyCut."""
-        connection = self._scope.get("extensions", {}).get(CONNECTION)
-        if connection is None:
-            raise ReplyCut
-        connection["abort"]()
+def _is_json(reply: Reply) -> bool:
+    return _content_type(reply) in ("application/json", "application/problem+json")
 
 
-class ClientGone(Exception):
-    """The client closed its connection: nobody is left to answer."""
+def _tap(reply: Reply, answer: Answer) -> Tap | None:
+    kind = _content_type(reply)
+    return Tap(Framing(kind), answer.family.ends) if reply.status == 200 and kind in list(Framing) else None
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """Raises Refusal (413) and ClientGone. Our server hands over the whole body, bounded, in one message."""
-    pieces: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > limit:
-            raise Refusal(
-                413, "request_too_large", f"The body is over {limit} bytes, the limit of this gateway."
-            )
-        if not message.get("more_body", False):
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-async def until_gone(receive: Receive, work: Awaitable[None]) -> None:
-    """Do the work while the client is there. Raises ClientGone once the work is cancelled and has ended."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        await task
-    finally:
-        for each in (task, gone):
-            each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-# -- small things ------------------------------------------------------------------------------
+async def _in_words(reply: Reply, backend: Backend) -> Refusal:
+    """An error page as an error: clients parse what they get as JSON."""
+    text = b""
+    async for piece in reply.pieces():
+        text += piece
+        if len(text) > 4096:
+            break
+    words = " ".join(re.sub(r"<[^>]*>", " ", text.decode("utf-8", "replace")).split())[:200]
+    message = f"The engine at {backend.url} answered {reply.status}: {words or 'nothing'}"
+    return Refusal(reply.status, "engine_error", message)
 
 
 def _request_id(headers: list[Header]) -> str:

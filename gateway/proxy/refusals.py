@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-Headers = list[tuple[bytes, bytes]]
-
 
 class Refusal(Exception):
     """A reply of the gateway's own.
@@ -27,15 +23,9 @@ class Refusal(Exception):
             return "rate_limit_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
 
-
-def openai_error(refusal: Refusal) -> bytes:
-    error = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.code}
-    return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def render(refusal: Refusal) -> tuple[int, Headers, bytes]:
-    body = openai_error(refusal)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status in (429, 503):
-        headers.append((b"retry-after", str(min(60, max(1, round(refusal.retry_after_s or 1)))).encode()))
-    return refusal.status, headers, body
+    @property
+    def retry_after(self) -> bytes | None:
+        """The header's value; every 429 and 503 has one."""
+        if self.status not in (429, 503):
+            return None
+        return str(min(60, max(1, round(self.retry_after_s or 1)))).encode()

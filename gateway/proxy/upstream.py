@@ -96,10 +96,16 @@ class Upstream:
         reused: list[bool] = []
         try:
             return await self._send(self._pooled, path, headers, body, reused)
-        except EngineFault as e:
-            if e.fault is not Fault.DIED or not reused:
+        except EngineFault as fault:
+            if fault.fault is not Fault.DIED or not reused:
                 raise
-        return await self._send(self._single, path, headers, body, [])
+            first = fault
+        try:
+            return await self._send(self._single, path, headers, body, [])
+        except EngineFault as again:
+            if again.fault is Fault.REFUSED:  # no race then: the engine died of it, or with it
+                raise first from None
+            raise
 
     async def _send(
         self, client: httpx.AsyncClient, path: str, headers: list[Header], body: bytes, reused: list[bool]

@@ -18,11 +18,13 @@ from gateway.asgi import CONNECTION, Message
 from gateway.config import BackendConfig, Limits, Seconds
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.proxy.consumer import Consumer, Done, ReplyCut
+from gateway.proxy.answer import ReplyCut
+from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.upstream import Upstream
 from tests.stub import Peer, Request, stub
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 STREAM = b'{"model":"m","stream":true,"messages":[]}'
 
 
@@ -117,7 +119,7 @@ async def gateway(*urls: str, closes_after_stream: bool = False, **config: Any) 
 async def chat(request: Request, peer: Peer) -> None:
     if b'"stream":true' in request.body:
         await peer.stream_head()
-        for text in (b'data: {"a":1}\n\n', b"data: [DONE]\n\n"):
+        for text in (b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', FINISH, b"data: [DONE]\n\n"):
             await peer.chunk(text)
         await peer.end()
     else:
@@ -153,7 +155,7 @@ async def test_a_stream_comes_back_chunk_by_chunk() -> None:
         await peer.stream_head()
         await peer.chunk(b"data: 1\n\n")
         await go_on.wait()
-        await peer.chunk(b"data: 2\n\n")
+        await peer.chunk(FINISH)
         await peer.end()
 
     async with stub(engine) as s, gateway(s.url) as g:
@@ -164,7 +166,7 @@ async def test_a_stream_comes_back_chunk_by_chunk() -> None:
             await client.arrived.wait()
         go_on.set()
         await asking
-    assert client.body == b"data: 1\n\ndata: 2\n\n"
+    assert client.body == b"data: 1\n\n" + FINISH
     assert client.headers[b"content-type"] == b"text/event-stream"
     assert client.headers[b"x-accel-buffering"] == b"no"
 
@@ -226,9 +228,56 @@ async def test_a_stream_whose_engine_dies_is_cut_and_never_ended() -> None:
 
     async with stub(engine) as s, gateway(s.url) as g:
         client = await g.ask(STREAM)
-        assert (client.body, client.cut, client.ended) == (b"data: 1\n\n", True, False)
+        assert (client.cut, client.ended) == (True, False)
         assert not g.backends[0].up
     assert g.done[0].outcome == "died"
+
+
+async def test_a_dying_stream_tells_why_in_an_event_of_its_own() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(b"data: 1\n\n")
+        peer.reset()
+
+    async with stub(engine) as s, gateway(s.url) as g:
+        client = await g.ask(STREAM)
+    events = client.body.split(b"\n\n")
+    assert events[0] == b"data: 1"
+    assert s.url in json.loads(events[1].removeprefix(b"data: "))["error"]["message"]
+
+
+async def test_nothing_is_glued_to_half_an_event() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(b'data: {"half')
+        peer.reset()
+
+    async with stub(engine) as s, gateway(s.url) as g:
+        client = await g.ask(STREAM)
+    assert (client.body, client.cut) == (b'data: {"half', True)
+
+
+async def test_a_stream_that_ends_cleanly_without_finishing_is_cut() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n')
+        await peer.chunk(b"data: [DONE]\n\n")
+        await peer.end()
+
+    async with stub(engine) as s, gateway(s.url) as g:
+        client = await g.ask(STREAM)
+    assert (client.cut, client.ended) == (True, False)
+
+
+async def test_a_stream_whose_engine_said_that_it_failed_ends_as_the_engine_ended_it() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(b'data: {"error":{"message":"core died","code":500}}\n\ndata: [DONE]\n\n')
+        await peer.end()
+
+    async with stub(engine) as s, gateway(s.url) as g:
+        client = await g.ask(STREAM)
+    assert (client.cut, client.ended) == (False, True)
 
 
 async def test_without_the_servers_extension_a_dying_stream_raises() -> None:
@@ -252,6 +301,57 @@ async def test_a_refused_connection_goes_to_the_next_backend() -> None:
         assert [b.up for b in g.backends] == [False, True]
     assert client.status == 200
     assert len(g.done) == 1
+
+
+async def test_an_engine_that_is_full_leaves_the_request_to_another() -> None:
+    async def full(_request: Request, peer: Peer) -> None:
+        await peer.plain(b"{}", "503 Service Unavailable")
+
+    async with stub(full) as a, stub(chat) as b, gateway(a.url, b.url) as g:
+        g.backends[1].in_flight = 1
+        client = await g.ask()
+        g.backends[1].in_flight = 0
+        assert all(x.up for x in g.backends), "a full engine is not dead"
+    assert client.status == 200
+    assert client.headers[b"x-pharos-backend"] == b.url.encode()
+
+
+async def test_when_every_engine_refuses_the_client_gets_an_engines_own_words() -> None:
+    async def refuses(_request: Request, peer: Peer) -> None:
+        await peer.plain(b'{"error":{"message":"tools need --jinja"}}', "503 Service Unavailable")
+
+    async with stub(refuses) as a, stub(refuses) as b, gateway(a.url, b.url) as g:
+        client = await g.ask()
+    assert (client.status, client.error["message"]) == (503, "tools need --jinja")
+    assert client.headers[b"retry-after"] == b"1"
+    assert len(a.requests) + len(b.requests) == 2
+
+
+async def test_an_error_page_becomes_an_error() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.plain(b"<html><h1>502 Bad Gateway</h1></html>", "502 Bad Gateway", "text/html")
+
+    async with stub(engine) as s, gateway(s.url) as g:
+        client = await g.ask()
+    assert (client.status, client.error["code"]) == (502, "engine_error")
+    assert "answered 502: 502 Bad Gateway" in client.error["message"]
+
+
+async def test_a_request_that_kills_its_engine_on_a_kept_connection_stays_there() -> None:
+    async def engine(request: Request, peer: Peer) -> None:
+        if b"poison" in request.body:
+            server_a.close_listener()
+            peer.reset()
+        else:
+            await peer.plain(b"{}")
+
+    async with stub(engine) as server_a, stub(engine) as server_b, gateway(server_a.url, server_b.url) as g:
+        g.backends[1].in_flight = 1
+        await g.ask()  # leaves a kept connection
+        client = await g.ask(b'{"model":"m","x":"poison"}')
+        g.backends[1].in_flight = 0
+    assert (client.status, client.error["code"]) == (502, "engine_failed")
+    assert server_b.requests == []
 
 
 async def test_a_request_its_engine_died_of_is_not_given_to_the_next() -> None:

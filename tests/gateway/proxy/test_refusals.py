@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from gateway.proxy.refusals import Refusal, render
+from gateway.proxy.apis import OPENAI
+from gateway.proxy.refusals import Refusal
 
 
 def test_an_error_has_the_shape_that_openai_clients_read() -> None:
-    status, headers, body = render(Refusal(404, "model_not_found", "No engine serves “x”."))
-    assert status == 404
-    assert (b"content-type", b"application/json") in headers
-    assert json.loads(body) == {
+    assert json.loads(OPENAI.error(Refusal(404, "model_not_found", "No engine serves “x”."))) == {
         "error": {
             "message": "No engine serves “x”.",
             "type": "invalid_request_error",
@@ -25,8 +23,8 @@ def test_an_error_has_the_shape_that_openai_clients_read() -> None:
 def test_overload_says_when_to_come_back_in_whole_seconds_up_to_a_minute(
     given_s: float | None, sent: bytes
 ) -> None:
-    assert dict(render(Refusal(503, "x", "y", given_s))[1])[b"retry-after"] == sent
+    assert Refusal(503, "x", "y", given_s).retry_after == sent
 
 
 def test_a_lone_surrogate_in_a_message_does_not_break_the_reply() -> None:
-    assert json.loads(render(Refusal(400, "x", "bad \ud83d"))[2])["error"]["message"] == "bad ?"
+    assert json.loads(OPENAI.error(Refusal(400, "x", "bad \ud83d")))["error"]["message"] == "bad ?"

@@ -1,0 +1,93 @@
+"""The client's side of a request: reading its body, noticing that it left, answering it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from gateway.asgi import CONNECTION, Receive, Scope, Send
+from gateway.proxy.apis import Family, family_of
+from gateway.proxy.headers import Header
+from gateway.proxy.refusals import Refusal
+
+
+class ClientGone(Exception):
+    """The client closed its connection: nobody is left to answer."""
+
+
+class ReplyCut(Exception):
+    """Raised to make a server without our extension close a reply that has begun, unfinished."""
+
+
+class Answer:
+    """The reply to one client: at most one start, and after it an end or a cut."""
+
+    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+        self._scope, self._send, self.request_id = scope, send, request_id
+        self.family: Family = family_of(scope["path"])
+        self.started = False
+
+    async def start(self, status: int, headers: list[Header]) -> None:
+        self.started = True
+        headers = [*headers, (b"x-request-id", self.request_id.encode()), (b"x-accel-buffering", b"no")]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, piece: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self, body: bytes = b"") -> None:
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def json(self, status: int, body: bytes, headers: list[Header] | None = None) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await self.start(status, [(b"content-type", b"application/json"), length, *(headers or [])])
+        await self.end(b"" if self._scope["method"] == "HEAD" else body)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        headers = [] if refusal.retry_after is None else [(b"retry-after", refusal.retry_after)]
+        await self.json(refusal.status, self.family.error(refusal), headers)
+
+    def cut(self) -> None:
+        """End a reply that has begun in a way that no client takes for a complete one. May raise ReplyCut."""
+        connection = self._scope.get("extensions", {}).get(CONNECTION)
+        if connection is None:
+            raise ReplyCut
+        connection["abort"]()
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """Raises Refusal (413) and ClientGone. Our server hands over the whole body, bounded, in one message."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > limit:
+            raise Refusal(
+                413, "request_too_large", f"The body is over {limit} bytes, the limit of this gateway."
+            )
+        if not message.get("more_body", False):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def until_gone(receive: Receive, work: Awaitable[None]) -> None:
+    """Do the work while the client is there. Raises ClientGone once the work is cancelled and has ended."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        await task
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
