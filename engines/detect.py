@@ -1,8 +1,9 @@
 """`kind: auto`: what answers at an address.
 
 How this works. The recipes' fingerprints are asked one path at a time, in the order of `Kind`: the first
-kind whose fingerprint reads whole is the kind. A `Server:` header that only one engine sends decides at
-once, also while that engine is loading and answers 503 to everything. The rules:
+kind whose fingerprint reads whole is the kind; a probe that reads nothing ends that kind's turn. A
+`Server:` header that only one engine sends decides at once, also while that engine is loading and answers
+503 to everything. The rules:
 
 - no path is asked that loads, wakes or consumes: fingerprints never use /metrics (TensorRT-LLM's
   empties a queue as it is read) nor any path that a recipe marks with `wakes`;
@@ -82,18 +83,12 @@ class _Visit:
             "check the address",
         )
 
-    def matches(self, recipe: Recipe) -> str | None:
-        """The evidence that all of the recipe's fingerprint probes read a value, or None."""
-        seen = [self._reads(probe) for probe in recipe.fingerprint]
-        return ", ".join(s for s in seen if s) if seen and all(seen) else None
-
-    def _reads(self, probe: Probe) -> str | None:
+    def reads(self, probe: Probe) -> bool:
         body = self.bodies.get(probe.feed.url) if isinstance(probe.feed, Path) else None
         try:
-            reading = None if body is None else read(probe, body)
+            return body is not None and read(probe, body) is not None
         except ProbeError:
-            return None
-        return None if reading is None else f"{probe.name} reads {getattr(probe.feed, 'url', '')}"
+            return False
 
 
 _REASONS = {
@@ -112,16 +107,18 @@ async def detect(get: Fetch, recipes: Mapping[Kind, Recipe] = RECIPES) -> Detect
     for recipe in recipes.values():
         if recipe.kind is Kind.OPENAI and visit.faults:
             break
-        for path in _paths(recipe):
-            answer = await visit.ask(path)
+        for probe in recipe.fingerprint:
+            answer = await visit.ask(probe.feed) if isinstance(probe.feed, Path) else None
             server = answer.headers.get("server") if answer else None
             if server in headers:
                 return Detected(headers[server], f"its replies carry `Server: {server}`")
-        evidence = visit.matches(recipe)
-        if evidence:
-            return Detected(recipe.kind, evidence)
+            if not visit.reads(probe):
+                break
+        else:
+            return Detected(recipe.kind, _evidence(recipe))
     raise visit.undetected()
 
 
-def _paths(recipe: Recipe) -> list[Path]:
-    return list(dict.fromkeys(p.feed for p in recipe.fingerprint if isinstance(p.feed, Path)))
+def _evidence(recipe: Recipe) -> str:
+    paths = dict.fromkeys(p.feed.url for p in recipe.fingerprint if isinstance(p.feed, Path))
+    return f"{' and '.join(paths)} answered as {recipe.title} does"

@@ -121,7 +121,8 @@ STATUS_FAULTS = {401: Fault.DENIED, 403: Fault.DENIED, 503: Fault.LOADING}
 
 def status_text(url: str, status: int) -> str:
     """What an answer that is no 200 means, in words."""
-    hint = {401: "it wants an API key", 403: "forbidden", 404: "no such path", 503: "not ready"}.get(status)
+    hints = {401: "it wants an API key", 403: "forbidden", 404: "no such path", 503: "still loading"}
+    hint = hints.get(status)
     return f"{url} answered {status}" + (f" ({hint})" if hint else "")
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from engines.detect import Undetected, detect
 
-from engines.fetch import HttpFetch
-from engines.plan import Unreachable, scrape
+from engines.detect import Undetected, detect
+from engines.fetch import Fault, HttpFetch
+from engines.plan import Unreachable, resolve, scrape
+from engines.recipes import RECIPES
 from engines.recipes.base import Kind
 from engines.signals import Residency
 from gateway.demo.engines import MODEL_NAME, LlamaServer, model_file
@@ -44,11 +45,12 @@ async def detections_until_ready(http: httpx.AsyncClient, server: LlamaServer) -
 
     async def attempt() -> str:
         try:
-            found: str = (await detect(get)).kind
-        except Unreachable:
-            found = "not there yet"
+            found: str = (await detect(get)).kind  # its Server header tells, also while it loads
+            await resolve(get, RECIPES[Kind(found)])
         except Undetected as e:
-            found = "loading" if "load" in str(e) else f"not told as loading: {e}"
+            found = "not there yet" if e.fault is Fault.REFUSED else f"not detected: {e}"
+        except Unreachable as e:
+            found = "loading" if e.fault is Fault.LOADING else f"not told as loading: {e}"
         outcomes[found] += 1
         return found
 
