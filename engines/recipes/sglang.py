@@ -154,7 +154,7 @@ def _per_engine(body: bytes, metric: str) -> list[float]:
 
 def _open_requests(body: bytes) -> Iterator[float]:
     for labels, value in samples(body, OPEN_REQUESTS):
-        if labels.get("method") == "POST" and labels.get("endpoint") in GENERATING:
+        if labels.get("endpoint") in GENERATING:
             yield value
 
 

@@ -142,6 +142,7 @@ async def test_without_a_log_the_capacity_is_unknown() -> None:
     [
         b'msg="server config" env="map[OLLAMA_NUM_PARALLEL:0 OLLAMA_ORIGINS:[]]"',  # chooses by itself
         b'msg="server config" env="map[OLLAMA_MAX_QUEUE:512]"',
+        b'msg="server config" env="map[OLLAMA_HOST:]" prompt="OLLAMA_NUM_PARALLEL:9 "',
         b'msg="chat" prompt="msg=\\"server config\\" env=\\"map[OLLAMA_NUM_PARALLEL:9 \\""',
     ],
 )
