@@ -1,4 +1,4 @@
-"""Whatever an engine, or what sits at its address, answers: a value, nothing, or a probe error. Soon."""
+"""Recorded pages with something spoiled in them, and how long a probe may take over what arrives."""
 
 from __future__ import annotations
 
@@ -86,13 +86,6 @@ def accept(probe: Probe, body: bytes) -> None:
             assert value >= 0
 
 
-@pytest.mark.parametrize("probe", PROBES)
-@quick
-@given(body=st.binary(max_size=300))
-def test_any_bytes(probe: Probe, body: bytes) -> None:
-    accept(probe, body)
-
-
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -103,13 +96,6 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-
-
-@pytest.mark.parametrize("probe", PROBES)
-@quick
-@given(value=json_values)
-def test_any_json(probe: Probe, value: object) -> None:
-    accept(probe, json.dumps(value).encode())
 
 
 @pytest.mark.parametrize("probe", JSON_PROBES)
@@ -185,8 +171,3 @@ def _took(probe: Probe, body: bytes) -> float:
 def test_every_probe_reads_some_recording_or_is_known_to_have_none() -> None:
     unread = {p.name for p in library() if not recorded(p)}
     assert unread <= {"vllm-gpu-cache-usage-perc"}  # seen in recordings of 0.10.2 that are not ours
-
-
-def test_the_library_covers_logs_and_pages_and_every_signal_of_load() -> None:
-    assert any(isinstance(p.feed, Log) for p in library())
-    assert {p.signal for p in library()} >= set(LOAD_FIELDS)
