@@ -14,9 +14,9 @@ from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engines.probes import Log, Path, Probe, ProbeError, read
+from engines.probes import Path, Probe, ProbeError, read
 from engines.recipes import RECIPES
-from engines.signals import LOAD_FIELDS, Residency, Signal
+from engines.signals import Residency, Signal
 from tests.engines.replay import CAPTURES, captures
 
 
