@@ -71,7 +71,7 @@ def _sizes(body: Tags) -> Reading | None:
     if body.models is None:
         return None
     return {
-        _name(TAGS, at, tag.name): count(f"{TAGS.url}: size of {tag.name}", tag.size) if tag.size else None
+        _name(TAGS, at, tag.name): count("/api/tags: size", tag.size) if tag.size else None
         for at, tag in enumerate(body.models)
     }
 
@@ -140,7 +140,7 @@ def _vram(body: Ps) -> Reading | None:
 def _vram_bytes(model: Loaded) -> int | None:
     if model.size_vram is None or not model.size:
         return None
-    return count(f"{PS.url}: size_vram of {model.name}", model.size_vram)
+    return count("/api/ps: size_vram", model.size_vram)
 
 
 OLLAMA_PS = json_probe("ollama-ps", Signal.RESIDENCY, PS, Ps, _residency, unlisted=maybe_shared)

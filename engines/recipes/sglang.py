@@ -62,12 +62,22 @@ def _version(body: Loads) -> Reading | None:
     return {WHOLE_BACKEND: body.version} if body.version else None
 
 
+MAX_RANKS = 256
+
+
+def _ranks(body: Loads) -> list[Rank]:
+    ranks = body.loads or []
+    if len(ranks) > MAX_RANKS:
+        raise ProbeError(f"/v1/loads lists {len(ranks)} engines; more than {MAX_RANKS} are not believed")
+    return ranks
+
+
 def _summed(field: str) -> Callable[[Loads], Reading | None]:
     """The field summed over the ranks; unknown when one of them does not say."""
     get: Callable[[Rank], int | None] = attrgetter(field)
 
     def take(body: Loads) -> Reading | None:
-        values = [get(rank) for rank in body.loads or []]
+        values = [get(rank) for rank in _ranks(body)]
         known = [count(f"/v1/loads: {field}", v) for v in values if v is not None]
         return {WHOLE_BACKEND: sum(known)} if known and len(known) == len(values) else None
 
@@ -77,7 +87,7 @@ def _summed(field: str) -> Callable[[Loads], Reading | None]:
 def _kv_usage(body: Loads) -> Reading | None:
     """The ranks' usage, each weighted with the tokens that its cache holds."""
     used = held = 0.0
-    for rank in body.loads or []:
+    for rank in _ranks(body):
         if rank.token_usage is None or not rank.max_total_num_tokens:
             return None
         size = count("/v1/loads: max_total_num_tokens", rank.max_total_num_tokens)
@@ -93,7 +103,7 @@ def _residency(body: Loads) -> Reading | None:
     model listed. SGLang then sends itself a prompt, so the count of computed tokens leaves 0 when it is
     ready (with --skip-server-warmup, when the first request came). It has no other sign, and 0 is none.
     """
-    computed = [rank.total_prefill_uncached_tokens for rank in body.loads or []]
+    computed = [rank.total_prefill_uncached_tokens for rank in _ranks(body)]
     if not computed or not all(computed):
         return None
     return {WHOLE_BACKEND: Residency.LOADED}
@@ -144,7 +154,7 @@ def _per_engine(body: bytes, metric: str) -> list[float]:
 
 def _open_requests(body: bytes) -> Iterator[float]:
     for labels, value in samples(body, OPEN_REQUESTS):
-        if labels.get("method") == "POST" and labels.get("endpoint") in GENERATING:
+        if labels.get("endpoint") in GENERATING:
             yield value
 
 

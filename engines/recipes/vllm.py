@@ -20,7 +20,7 @@ import msgspec
 
 from engines.probes import Path, Probe, ProbeError, json_probe, log_line, prom, samples
 from engines.recipes.base import Findings, Kind, Recipe
-from engines.recipes.common import OPENAI_MODELS
+from engines.recipes.common import OPENAI_MODELS, owned_by
 from engines.signals import WHOLE_BACKEND, Reading, Residency, Signal
 
 VERSION = Path("/version", "a constant, answered in 1 ms also during prefills; open without an API key")
@@ -110,7 +110,7 @@ RECIPE = Recipe(
         VLLM_KV_OLD,
         VLLM_LOG_MAX_NUM_SEQS,
     ),
-    fingerprint=(VLLM_VERSION, VLLM_RUNNING),
+    fingerprint=(VLLM_VERSION, owned_by("vllm-owned", "vllm")),
     ports=(8000,),
     advice=advice,
 )

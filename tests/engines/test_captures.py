@@ -121,6 +121,8 @@ def _known(snapshot: Snapshot, truth: Mapping[str, object]) -> dict[str, object]
             known[name] = [m for m in named if states.get(m) is state] + sorted(
                 m for m, s in states.items() if s is state and m not in named
             )
+        elif isinstance(named, int) and any(states.values()):
+            known[name] = sum(s is state for s in states.values())
     return known
 
 

@@ -149,6 +149,15 @@ def test_ollama_durations_are_nanoseconds() -> None:
     )
 
 
+def test_ollama_s_cached_tokens_are_part_of_its_prompt() -> None:
+    body = {
+        "prompt_eval_count": 3209,
+        "prompt_eval_cached_count": 3208,
+        "eval_count": 10,
+    }  # as 0.34.4 reports
+    assert read_usage(line(body), Api.OLLAMA) == Usage(3209, 10, 3208)
+
+
 def test_embeddings_generate_nothing() -> None:
     body = {"data": [{"embedding": [0.1] * 384}], "usage": {"prompt_tokens": 4, "total_tokens": 4}}
     assert read_usage(line(body), Api.EMBEDDINGS) == Usage(4, 0)

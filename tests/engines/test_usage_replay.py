@@ -14,10 +14,10 @@ import pytest
 from engines.recipes import RECIPES
 from engines.recipes.base import Kind
 from engines.usage import API_OF_PATH, Api, Usage, merge, read_usage
+from tests.engines.replay import CAPTURES
 
-CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
 SUFFIXES = (".sse", ".ndjson", ".json", ".body")
-KINDS = {"llamacpp": Kind.LLAMACPP, "mlx-lm": Kind.OPENAI}
+KINDS = {"mlx-lm": Kind.OPENAI}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _reply(file: Path, api: Api) -> Reply:
 
 
 def untrue(engine: str) -> frozenset[str]:
-    return RECIPES[k].untrue_usage if (k := KINDS.get(engine) or Kind(engine)) in RECIPES else frozenset()
+    return RECIPES[KINDS.get(engine) or Kind(engine)].untrue_usage
 
 
 def read_reply(reply: Reply) -> Usage:

@@ -26,12 +26,13 @@ def gauges(running: int, waiting: int, kv_usage: float) -> dict[str, Reading | N
 
 STALE: dict[str, Reading | None] = dict.fromkeys(gauges(0, 0, 0.0), NOTHING)
 KEY_WANTED: dict[str, Reading | None] = dict.fromkeys(
-    ("openai-models", "sglang-version", "sglang-loads-residency", *loads(0, 0, 0.0)), NOTHING
+    ("openai-models", "sglang-owned", "sglang-version", "sglang-loads-residency", *loads(0, 0, 0.0)), NOTHING
 )
 
 PROBES: dict[str, dict[str, Reading | None]] = {
     "sglang": {
         "openai-models": {"smollm2": None},
+        "sglang-owned": {"smollm2": None},
         "sglang-version": {"": "0.5.23"},
         "sglang-loads-residency": {"": Residency.LOADED},
         **loads(0, 0, 0.0),

@@ -16,12 +16,13 @@ def load(running: int, waiting: int, kv_usage: float) -> dict[str, Reading | Non
 
 
 REFUSES: dict[str, Reading | None] = dict.fromkeys(
-    ("openai-models", "vllm-version", "vllm-sleep-state", *load(0, 0, 0.0)), NOTHING
+    ("openai-models", "vllm-owned", "vllm-version", "vllm-sleep-state", *load(0, 0, 0.0)), NOTHING
 )
 
 PROBES: dict[str, dict[str, Reading | None]] = {
     "vllm": {
         "openai-models": {"smollm2": None},
+        "vllm-owned": {"smollm2": None},
         "vllm-sleep-state": {"": Residency.LOADED},
         **load(0, 0, 0.0),
     },
@@ -32,12 +33,16 @@ PROBES: dict[str, dict[str, Reading | None]] = {
     "vllm/*/full": load(4, 0, 0.005502063273727598),
     "vllm/*/saturated": load(4, 5, 0.005502063273727598),
     "vllm/*/queue-limit": load(2, 0, 0.005502063273727598),
-    "vllm/*/dev-mode-api-key": {"openai-models": NOTHING},  # 401; all else is open
+    "vllm/*/dev-mode-api-key": {"openai-models": NOTHING, "vllm-owned": NOTHING},  # 401; all else is open
     "vllm/v0.20.0/loading": REFUSES,
     "vllm/v0.32.0/loading": REFUSES,
 }
 
-DETECTED: dict[str, Kind | str] = {"vllm": Kind.VLLM, "vllm/*/loading": "nothing answers"}
+DETECTED: dict[str, Kind | str] = {
+    "vllm": Kind.VLLM,
+    "vllm/*/loading": "nothing answers",
+    "vllm/*/dev-mode-api-key": "key",
+}
 
 NOT_SHOWN = frozenset({Signal.VRAM_BYTES, Signal.SIZE_BYTES, Signal.CAPACITY})
 UNKNOWN = {
