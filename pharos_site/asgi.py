@@ -41,7 +41,8 @@ class Gateway(Protocol):
         """Host and port to listen on when the command line names none."""
 
     async def start(self) -> None:
-        """Ready to serve when it returns. What it raises ends the process, with its text as the reason."""
+        """Ready to serve when it returns. What it raises ends the process, with its text as the reason;
+        having raised or been cancelled it leaves nothing running."""
 
     def begin_drain(self) -> None:
         """The process was told to stop."""

@@ -97,9 +97,11 @@ class PharosServer(Server):
         lifespan = Lifespan(self.application)
         try:
             if await self._unless_stopped(self._start(lifespan)):
-                await self._stop_asked.wait()
-                await self._drain()
-                await lifespan.shutdown()
+                try:
+                    await self._stop_asked.wait()
+                    await self._drain()
+                finally:
+                    await lifespan.shutdown()
         except (StartupError, CannotListenError) as error:
             log.critical("Pharos did not start: %s", error)
             self.abort_start = True  # Daphne's command ends with code 1

@@ -19,9 +19,11 @@ from django.core.asgi import get_asgi_application
 
 from gateway.asgi import Receive, Scope, Send
 from pharos_site.asgi import Application, serve_with_ours
+from pharos_site.channel import Channel
 from pharos_site.exchange import Exchange
 
 seen: weakref.WeakSet[Exchange] = weakref.WeakSet()
+connections: weakref.WeakSet[Channel] = weakref.WeakSet()
 MIB = 1 << 20
 
 
@@ -65,7 +67,7 @@ class StandIn:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path"].strip("/").replace("/", "_").replace("-", "_") or "echo"
-        query = {k: v[0] for k, v in parse_qs(scope["query_string"].decode()).items()}
+        query = {k: v[0] for k, v in parse_qs(scope["query_string"].decode(), True).items()}
         self.running += 1
         try:
             await getattr(self, f"do_{name}", self.do_echo)(scope, receive, send, query)
@@ -76,8 +78,10 @@ class StandIn:
 
     async def do_echo(self, scope: Scope, receive: Receive, send: Send, query: dict[str, str]) -> None:
         message = await receive()
-        if watched := getattr(receive, "__self__", None):
-            seen.add(watched)
+        exchange = getattr(receive, "__self__", None)
+        if isinstance(exchange, Exchange) and exchange.channel is not None:
+            seen.add(exchange)
+            connections.add(exchange.channel)
         await reply(
             send,
             {
@@ -173,6 +177,7 @@ class StandIn:
                 "exchanges": len(server.exchanges) - 1,
                 "channels": len(server.factory.channels),
                 "objects": len(seen),
+                "connection_objects": len(connections),
                 "running": self.running - 1,
                 "frozen": gc.get_freeze_count(),
             },

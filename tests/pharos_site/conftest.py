@@ -13,7 +13,7 @@ Start = Callable[..., Process]
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """One process for all tests that leave it as it was."""
-    process = Process(tmp_path_factory.mktemp("server") / "log", TEST_STALL="2")
+    process = Process(tmp_path_factory.mktemp("server") / "log", TEST_STALL="1")
     yield process
     process.stop()
 

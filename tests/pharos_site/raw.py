@@ -112,7 +112,11 @@ class Client:
         self.socket.settimeout(10)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect(("127.0.0.1", port))
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
         self.buffer = b""
 
     def __enter__(self) -> Client:
@@ -188,6 +192,11 @@ class Client:
                 reply.whole = True
                 return
             reply.body += piece[:-2]
+
+    def reply_rest_is_whole(self) -> bool:
+        while self._more():
+            pass
+        return self.buffer.endswith(b"0\r\n\r\n")
 
     def closed(self, within: float = 3) -> bool:
         """Whether the server closes its side, in which case nothing more came before."""
