@@ -16,6 +16,8 @@ from gateway.doctor import words
 from gateway.doctor.visit import Visit
 
 MOST = 6  # models named in one cell
+INSET = (1, 0, 0, 2)
+STATE_STYLE = {"loaded": "green", "loading": "cyan", "cold": "", words.UNKNOWN: "yellow"}
 PER_MODEL = (Signal.MODELS, Signal.RESIDENCY, Signal.SIZE_BYTES, Signal.VRAM_BYTES)
 
 
@@ -39,11 +41,11 @@ def _parts(visit: Visit) -> Iterator[RenderableType]:
             yield _models(visit)
     facts = list(_facts(visit))
     if facts:
-        yield Padding(_listed(facts), (0 if well else 1, 0, 0, 2))
+        yield Padding(_listed(facts), INSET)
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", show_edge=False, pad_edge=False, padding=(0, 1))
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -59,7 +61,7 @@ def _signals(visit: Visit) -> RenderableType:
     for signal in visit.found.snapshot.unknown:
         if signal not in shown:
             table.add_row(words.SIGNALS[signal], Text(words.UNKNOWN, "yellow"), "", "")
-    return Padding(table, (0, 0, 0, 1))
+    return Padding(table, INSET)
 
 
 def _value(active: Active) -> str:
@@ -73,23 +75,30 @@ def _value(active: Active) -> str:
 
 
 def _models(visit: Visit) -> RenderableType:
-    loads = visit.found.snapshot.load
-    per_model = any(model in loads for model in visit.found.snapshot.models or {})
-    table = _table("model", "in memory", "size", "GPU memory", *(["at work"] if per_model else []))
-    for name, info in (visit.found.snapshot.models or {}).items():
-        state = words.state_of(info)
-        style = {"loaded": "green", "loading": "cyan", "cold": "", words.UNKNOWN: "yellow"}[state]
-        cells: list[str | Text] = [words.clean(name), Text(state, style), words.size(info.size_bytes)]
-        cells.append(words.size(info.vram_bytes))
-        table.add_row(*cells, *([_at_work(loads.get(name))] if per_model else []))
-    return Padding(table, (0, 0, 0, 1))
+    """Columns that nothing is known of are left out: the table of signals says so already."""
+    models, loads = visit.found.snapshot.models or {}, visit.found.snapshot.load
+    columns: dict[str, list[Text]] = {
+        "model": [Text(words.clean(name)) for name in models],
+        "in memory": [Text(words.state_of(i), STATE_STYLE[words.state_of(i)]) for i in models.values()],
+        "size": [Text(words.size(i.size_bytes)) for i in models.values()],
+        "GPU memory": [Text(words.size(i.vram_bytes)) for i in models.values()],
+        "at work": [Text(_at_work(loads.get(name))) for name in models],
+    }
+    known = {head: cells for head, cells in columns.items() if any(c.plain != words.UNKNOWN for c in cells)}
+    table = _table(*known)
+    for row in zip(*known.values(), strict=True):
+        table.add_row(*row)
+    return Padding(table, INSET)
 
 
 def _at_work(load: Load | None) -> str:
-    if load is None:
+    """`2 of 4, 1 waiting`; what is not known is left out."""
+    if load is None or (load.running is None and load.capacity is None):
         return words.UNKNOWN
-    running = words.amount(Signal.RUNNING, load.running)
-    return f"{running} of {words.amount(Signal.CAPACITY, load.capacity)}"
+    if load.running is None:
+        return f"{load.capacity} at a time"
+    busy = str(load.running) if load.capacity is None else f"{load.running} of {load.capacity}"
+    return f"{busy}, {load.waiting} waiting" if load.waiting else busy
 
 
 def _facts(visit: Visit) -> Iterator[tuple[str, Text]]:
@@ -104,16 +113,18 @@ def _facts(visit: Visit) -> Iterator[tuple[str, Text]]:
         yield "note", Text(words.clean(note))
 
 
-def _listed(facts: Iterable[tuple[str, Text]]) -> Table:
-    """A label and what it says; a label that repeats is said once."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
+def _listed(facts: Iterable[tuple[str, Text]]) -> RenderableType:
+    """A label and what it says; a label that repeats is said once. Notes stand below, each with a bullet."""
+    grid, bullets = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 1))
+    for table in (grid, bullets):
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
     last = ""
     for label, text in facts:
-        if label == "note" and last != "note":
-            grid.add_row("", "")
-        bullet = Text("• ", "cyan") if label == "note" else Text("")
-        grid.add_row("" if label == last else label, bullet + text)
+        if label == "note":
+            bullets.add_row(Text("•", "cyan"), text)
+        else:
+            grid.add_row("" if label == last else label, text)
         last = label
-    return grid
+    blank = [Text()] if grid.row_count and bullets.row_count else []
+    return Group(*([grid] if grid.row_count else []), *blank, *([bullets] if bullets.row_count else []))
