@@ -14,6 +14,8 @@ from gateway.demo.processes import StartError
 
 def main() -> None:
     console = Console()
+    if not console.is_terminal:
+        console.width = 120
     figures: list[report.Figure] = []
     with tempfile.TemporaryDirectory(prefix="pharos-bench-") as name, console.status("measuring") as status:
         folder = Path(name)

@@ -76,7 +76,7 @@ async def _compare(
             "1/s",
             count / through.elapsed_s,
             direct_p50=len(direct.total) / direct.elapsed_s,
-            note="mean of the run; the client is on the same CPUs",
+            note="mean of the run, each connection asking again at once; client and engine share the CPUs",
         ),
         Figure(
             f"CPU per request, {where}",

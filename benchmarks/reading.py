@@ -110,7 +110,7 @@ def hostile_bodies() -> Figure:
         "slowest probe on a hostile 1 MiB body",
         "ms",
         worst_ms,
-        note=f"{worst}, of {len(probes)} probes; p50 is the worst",
+        note=f"the worst of {len(probes)} probes and their bodies is {worst}; budget 50 ms",
     )
 
 

@@ -54,19 +54,24 @@ def figure(
 
 
 def show(console: Console, figures: Sequence[Figure]) -> None:
-    table = Table(title="What Pharos costs on this machine")
-    for heading in ("", "unit", "p50", "p99", "direct p50", "direct p99", "× direct", "note"):
-        table.add_column(heading, justify="right" if "p" in heading or "×" in heading else "left")
+    table = Table(title="What Pharos costs on this machine", title_justify="left")
+    table.add_column("")
+    for heading in ("unit", "p50", "p99", "direct p50", "direct p99", "× direct"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    notes = list(dict.fromkeys(f.note for f in figures if f.note))
     for f in figures:
+        mark = f" [dim]({notes.index(f.note) + 1})[/dim]" if f.note else ""
         numbers = [_number(n) for n in (f.p50, f.p99, f.direct_p50, f.direct_p99, f.ratio)]
-        table.add_row(f.name, f.unit, *numbers, f.note)
+        table.add_row(f.name + mark, f.unit, *numbers)
     console.print(table)
+    for number, note in enumerate(notes, 1):
+        console.print(f"  ({number}) {note}", soft_wrap=True, highlight=False)
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def keep(figures: Sequence[Figure]) -> Path:

@@ -14,6 +14,9 @@ import sys
 
 MODEL = "stand-in"
 CHUNKS = 22
+GAP_S = 0.005
+"""Between the first chunk and the rest. No engine sends two tokens in one instant; without the gap a
+gateway would meet the whole reply at once, and its time to the first byte would be its time to the last."""
 
 
 def event(delta: dict[str, str], finish: str | None = None) -> bytes:
@@ -74,8 +77,8 @@ class Engine(asyncio.Protocol):
 
     def _answer(self, head: bytes) -> None:
         if head.startswith(b"POST /v1/chat/completions "):
-            self._transport.write(HEAD)
-            self._stream(0)
+            self._transport.write(HEAD + STREAM[0])
+            asyncio.get_running_loop().call_later(GAP_S, self._stream, 1)
         else:
             self._transport.write(MODELS if head.startswith(b"GET /v1/models ") else NOT_FOUND)
 

@@ -36,13 +36,16 @@ class Answer:
 Fetch = Callable[[str], Awaitable[Answer]]
 """GET a path of one backend. Raises FetchError."""
 
+NO_REQUEST = b"{}"
+"""The body of a POST that names no model, so that no engine loads or generates anything for it."""
+
 MAX_BODY = 4 * 1024 * 1024
 """Bytes of a status page that are read. The largest one seen is 94 kB (SGLang's /metrics)."""
 
 
 @dataclass(slots=True)
 class HttpFetch:
-    """A `Fetch` over httpx. It is one backend's, and never has two GETs in flight.
+    """A `Fetch` over httpx. It is one backend's, and never has two questions in flight.
 
     `timeout_s` bounds a whole answer, so that one that trickles in does not hold a poll either.
     """
@@ -67,19 +70,31 @@ class HttpFetch:
                     raise
             return await self._get(path, {"connection": "close"})
 
+    async def post_nothing(self, path: str) -> Answer:
+        """POST `{}`, once: a hung one is not repeated. Raises FetchError."""
+        async with self._turn:
+            return await self._ask("POST", path, {"content-type": "application/json"}, NO_REQUEST)
+
     async def _get(self, path: str, extra: Mapping[str, str] | None = None) -> Answer:
+        return await self._ask("GET", path, extra)
+
+    async def _ask(
+        self, method: str, path: str, extra: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
         headers = {"accept-encoding": "identity", **self.headers, **(extra or {})}
         try:
             async with (
                 asyncio.timeout(self.timeout_s),
-                self.client.stream("GET", self.base + path, headers=headers, timeout=self.timeout_s) as r,
+                self.client.stream(
+                    method, self.base + path, headers=headers, content=body, timeout=self.timeout_s
+                ) as r,
             ):
-                body = bytearray()
+                came = bytearray()
                 async for piece in r.aiter_raw():
-                    body += piece
-                    if len(body) > MAX_BODY:
+                    came += piece
+                    if len(came) > MAX_BODY:
                         raise FetchError(Fault.BROKEN, f"{path} answered more than {MAX_BODY} bytes")
-                return Answer(r.status_code, bytes(body), {k.lower(): v for k, v in r.headers.items()})
+                return Answer(r.status_code, bytes(came), {k.lower(): v for k, v in r.headers.items()})
         except (httpx.TimeoutException, TimeoutError):
             raise FetchError(Fault.TIMEOUT, f"{path} did not answer in {self.timeout_s:g} s") from None
         except httpx.ConnectError as e:

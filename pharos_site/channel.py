@@ -80,8 +80,6 @@ class Channel(http.HTTPChannel):
     transport: Any  # a socket's, or TLS around one
     _path: bytes  # type: ignore[assignment]  # Twisted's own note of its type is wrong
     phase = Phase.IDLE
-    half_closed = False
-    _deadline = 0.0
     _stall_call: Any = None
     _stalled_at: tuple[int, int] = (0, 0)
     _stalled_s = 0.0
@@ -99,7 +97,8 @@ class Channel(http.HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         if self.phase is Phase.LINGER:
-            return self._drop()
+            self.resetTimeout()
+            return
         if self.phase is Phase.IDLE:
             self._enter(Phase.HEAD, HEAD_S)
         elif self.phase is Phase.BODY:
@@ -171,8 +170,6 @@ class Channel(http.HTTPChannel):
     def requestDone(self, request: http.Request) -> None:
         self.phase = Phase.IDLE
         super().requestDone(request)  # may start the next request, if it is here already
-        if self.half_closed and self.phase is not Phase.REPLY:
-            self.loseConnection()
 
     @property
     def body_limit(self) -> int:
@@ -190,15 +187,9 @@ class Channel(http.HTTPChannel):
         self.clearLineBuffer()
         self.transport.write(refusal.reply())
         self._enter(Phase.LINGER, LINGER_QUIET_S)
-        self._deadline = asyncio.get_running_loop().time() + LINGER_S
+        self._abortingCall = self.callLater(LINGER_S, self.forceAbortClient)
         # TLS cannot close one side alone.
         getattr(self.transport, "loseWriteConnection", self.loseConnection)()
-
-    def _drop(self) -> None:
-        if asyncio.get_running_loop().time() > self._deadline:
-            self.transport.abortConnection()
-        else:
-            self.resetTimeout()
 
     def timeoutConnection(self) -> None:
         if self.phase in (Phase.HEAD, Phase.BODY):
@@ -213,7 +204,8 @@ class Channel(http.HTTPChannel):
         if self.phase is not Phase.REPLY:
             self.loseConnection()
             return
-        self.half_closed = True
+        # Reading stops now, and Twisted takes it up again after the reply: if nothing is left then, the end
+        # is seen once more and closes the connection; if a pipelined request has begun, it is told as well.
         for exchange in self.requests:
             exchange.client_left()
 

@@ -76,14 +76,11 @@ class Exchange(http.Request):
         self._received.write(data)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        assert self.channel is not None
         self.method, self.uri, self.clientproto = command, path, version
         self._body = self._received.getvalue()
         del self._received
         self._began = perf_counter()
         self.server.answer(self)
-        if self.channel.half_closed:
-            self.client_left()
 
     def connectionLost(self, reason: Failure) -> None:
         self.channel = None

@@ -56,7 +56,7 @@ class Child:
         self.log = log
         self._grace_s = grace_s
         self.started = time.monotonic()
-        with log.open("ab") as out:
+        with log.open("wb") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_LEASH), str(grace_s), *command],
                 stdin=subprocess.PIPE,

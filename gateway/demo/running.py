@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import httpx
-from engines.detect import Undetected, detect
 
+from engines.detect import Undetected, detect
 from engines.fetch import HttpFetch
-from engines.plan import Unreachable
 from engines.recipes import RECIPES
 
 PORTS = tuple(sorted({port for recipe in RECIPES.values() for port in recipe.ports}))
@@ -50,6 +49,6 @@ async def _look(ports: Iterable[int]) -> list[Found | None]:
 async def _look_at(client: httpx.AsyncClient, url: str) -> Found | None:
     try:
         found = await detect(HttpFetch(client, url))
-    except (Undetected, Unreachable):
+    except Undetected:
         return None
     return Found(url, RECIPES[found.kind].title)

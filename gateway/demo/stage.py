@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -20,6 +19,9 @@ from gateway.demo.processes import Child, free_port, wait_ready
 PORT = 8090
 """The gateway's own default port, taken when it is free."""
 
+FOLDER = ROOT / ".run" / "demo"
+"""Config and logs of the last run: they stay, for whoever wants to know why something did not start."""
+
 APPLICATION = "pharos_site.asgi:application"
 _GATEWAY_DEADLINE_S = 60.0
 
@@ -29,7 +31,7 @@ def config_text(port: int, backends: Sequence[str]) -> str:
     config = {
         "listen": f"127.0.0.1:{port}",
         "backends": [{"url": url} for url in backends],
-        "drain": {"grace": "0s", "timeout": "2s"},
+        "drain": {"grace": "1ms", "timeout": "2s"},
     }
     return yaml.safe_dump(config, sort_keys=False)
 
@@ -69,7 +71,8 @@ class Stage(AbstractContextManager["Stage"]):
 
     def __init__(self) -> None:
         self._started = ExitStack()
-        self.folder = Path(self._started.enter_context(tempfile.TemporaryDirectory(prefix="pharos-demo-")))
+        self.folder = FOLDER
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def engines(self) -> list[LlamaServer]:
         """Two servers with one and with two slots. They are loading when this returns."""

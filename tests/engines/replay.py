@@ -32,6 +32,28 @@ llama-swap sends none of its own: the one in its streams is that of the engine b
 
 
 @dataclass(frozen=True)
+class Row:
+    """One line of paths.tsv."""
+
+    status: str
+    content_type: str
+    file: str
+
+    def body_of(self, folder: Path) -> bytes:
+        path = folder / self.file
+        return path.read_bytes() if self.file and path.is_file() else b""
+
+    def answer_of(self, folder: Path, headers: Mapping[str, str]) -> Answer:
+        """Raises FetchError where the recording has no answer."""
+        if not self.status.isdigit():
+            raise FetchError(FAULTS.get(self.status, Fault.BROKEN), f"nothing answers (recorded: {self.status})")
+        return Answer(int(self.status), self.body_of(folder), {**headers, "content-type": self.content_type})
+
+
+FAULTS = {"ConnectionRefusedError": Fault.REFUSED, "TimeoutError": Fault.TIMEOUT}
+
+
+@dataclass(frozen=True)
 class Capture:
     """One recorded state. `key` is `<engine>/<version>/<state>`."""
 
@@ -60,7 +82,21 @@ class Capture:
 
     def answers(self) -> Mapping[str, tuple[str, Path]]:
         """Each path that was asked with GET: its status (or the error) and the file of its body."""
-        return _answers(self.folder)
+        return {
+            path: (row.status, self.folder / (row.file or "no-body"))
+            for (method, path), row in self.rows().items()
+            if method == "GET"
+        }
+
+    def rows(self) -> Mapping[tuple[str, str], Row]:
+        """Every recorded question, by method and path."""
+        return _rows(self.folder)
+
+    @property
+    def server(self) -> str | None:
+        """The `Server:` header: recorded by the doctor, or known of the engine."""
+        known: str | None = self.meta.get("server") or SERVER.get(self.engine)
+        return known
 
     def body(self, path: str) -> bytes | None:
         """What the path answered with 200, or None."""
@@ -68,18 +104,20 @@ class Capture:
         return file.read_bytes() if status == "200" else None
 
     def replay(self, *, header: bool = True, over: Mapping[str, Answer | FetchError] | None = None) -> Replay:
-        server = SERVER.get(self.engine) if header else None
-        return Replay(self.answers(), {"server": server} if server else {}, over or {})
+        server = self.server if header else None
+        return Replay(self.folder, self.rows(), {"server": server} if server else {}, over or {})
 
 
 @dataclass
 class Replay:
-    """The `Fetch` of a capture. `over` replaces what a path answers."""
+    """The `Fetch` of a capture, and its answers to POST. `over` replaces what a GET of a path answers."""
 
-    answers: Mapping[str, tuple[str, Path]]
+    folder: Path
+    rows: Mapping[tuple[str, str], Row]
     headers: Mapping[str, str]
     over: Mapping[str, Answer | FetchError]
     asked: Counter[str] = field(default_factory=Counter)
+    posted: Counter[str] = field(default_factory=Counter)
 
     async def __call__(self, path: str) -> Answer:
         self.asked[path] += 1
@@ -88,12 +126,19 @@ class Replay:
             raise replaced
         if replaced is not None:
             return replaced
-        if path not in self.answers:
-            return Answer(404, b"not recorded", self.headers)
-        status, file = self.answers[path]
-        if status == "ConnectionRefusedError":
-            raise FetchError(Fault.REFUSED, f"nothing answers ({path})")
-        return Answer(int(status), file.read_bytes() if file.exists() else b"", self.headers)
+        return self._recorded("GET", path)
+
+    async def post(self, path: str) -> Answer:
+        self.posted[path] += 1
+        return self._recorded("POST", path)
+
+    def _recorded(self, method: str, path: str) -> Answer:
+        row = self.rows.get((method, path))
+        return (
+            Answer(404, b"not recorded", self.headers)
+            if row is None
+            else row.answer_of(self.folder, self.headers)
+        )
 
 
 @cache
@@ -103,12 +148,12 @@ def _meta(folder: Path) -> Mapping[str, Any]:
 
 
 @cache
-def _answers(folder: Path) -> Mapping[str, tuple[str, Path]]:
+def _rows(folder: Path) -> Mapping[tuple[str, str], Row]:
     lines = (folder / "paths.tsv").read_text().splitlines()
     names = lines[0].split("\t")
     rows = [dict(zip(names, line.split("\t"), strict=False)) for line in lines[1:]]
     return {
-        r["path"]: (r["status"], folder / (r.get("file") or "no-body")) for r in rows if r["method"] == "GET"
+        (r["method"], r["path"]): Row(r["status"], r.get("content-type", ""), r.get("file", "")) for r in rows
     }
 
 

@@ -23,39 +23,41 @@ from tests.live.engine import chat, client, until, watching
 pytestmark = pytest.mark.live
 
 ROUNDS = 4
+RESOLVED = "resolved"
 
 
-async def test_a_loading_engine_is_not_mistaken_for_anything(version: str, tmp_path: Path) -> None:
+async def test_a_loading_engine_is_recognised_and_not_called_ready(version: str, tmp_path: Path) -> None:
     """The listener is up at once and answers 503 on every path until the model is loaded."""
-    outcomes: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
     for _ in range(5):  # the state lasts some tenths of a second
         with LlamaServer(tmp_path, version=version, slots=8) as server:
-            async with client() as http:
-                outcomes += await detections_until_ready(http, server)
-        if outcomes["loading"]:
+            seen += await visits_until_resolved(server)
+        if seen[Fault.LOADING]:
             break
-    assert set(outcomes) <= {"not there yet", "loading", Kind.LLAMACPP}
-    assert outcomes["loading"]
-    assert outcomes[Kind.LLAMACPP]
+    assert set(seen) <= {Fault.REFUSED, Fault.LOADING, RESOLVED}
+    assert seen[Fault.LOADING]
+    assert seen[RESOLVED]
 
 
-async def detections_until_ready(http: httpx.AsyncClient, server: LlamaServer) -> Counter[str]:
-    outcomes: Counter[str] = Counter()
-    get = HttpFetch(http, server.url)
+async def visits_until_resolved(server: LlamaServer) -> Counter[str]:
+    """What each visit of Pharos, from the first moment on, took the engine for."""
+    seen: Counter[str] = Counter()
 
-    async def attempt() -> str:
+    async def visit(get: HttpFetch) -> str:
         try:
-            found: str = (await detect(get)).kind  # its Server header tells, also while it loads
-            await resolve(get, RECIPES[Kind(found)])
-        except Undetected as e:
-            found = "not there yet" if e.fault is Fault.REFUSED else f"not detected: {e}"
-        except Unreachable as e:
-            found = "loading" if e.fault is Fault.LOADING else f"not told as loading: {e}"
-        outcomes[found] += 1
-        return found
+            found = await detect(get)
+            assert found.kind is Kind.LLAMACPP
+            await resolve(get, RECIPES[found.kind])
+        except (Undetected, Unreachable) as e:
+            seen[e.fault] += 1
+            return e.fault
+        seen[RESOLVED] += 1
+        return RESOLVED
 
-    await until(attempt, lambda found: found == Kind.LLAMACPP, 0.01)
-    return outcomes
+    async with client() as http:
+        get = HttpFetch(http, server.url)
+        assert await until(lambda: visit(get), lambda outcome: outcome == RESOLVED, 0.01) == RESOLVED
+    return seen
 
 
 async def is_sleeping(http: httpx.AsyncClient, server: LlamaServer) -> bool:

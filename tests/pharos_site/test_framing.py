@@ -21,6 +21,7 @@ REFUSED = {
     "a bare line feed in a header": b"GET / HTTP/1.1\r\nHost: h\r\nX-A: b\nX-C: d\r\n\r\n",
     "a bare carriage return": b"GET / HTTP/1.1\r\nHost: h\r\nX-A: b\rX-C: d\r\n\r\n",
     "NUL in a name": b"GET / HTTP/1.1\r\nHost: h\r\nX\0A: b\r\n\r\n",
+    "an escape in a value": b"GET / HTTP/1.1\r\nHost: h\r\nX-A: \x1b[2J\r\n\r\n",
     "NUL in a value": b"GET / HTTP/1.1\r\nHost: h\r\nX-A: b\0\r\n\r\n",
     "space before the colon": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length : 5\r\n\r\nhello",
     "no colon": b"GET / HTTP/1.1\r\nHost: h\r\nnonsense\r\n\r\n",
@@ -45,6 +46,11 @@ def test_ambiguous_or_malformed_requests_get_400_and_the_connection_closes(
     reply = client.reply()
     assert (reply.status, reply.error, reply.headers["connection"]) == (400, "bad_request", "close")
     assert client.closed()
+
+
+def test_lines_that_end_in_bare_line_feeds_are_refused_at_once_and_not_waited_for(client: Client) -> None:
+    client.send(b"GET / HTTP/1.1\nHost: h\n\n")
+    assert client.reply().status == 400
 
 
 def test_a_request_line_that_is_too_long_is_refused(client: Client) -> None:
@@ -139,7 +145,7 @@ def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
 def test_a_connection_is_kept_until_the_client_asks_to_close_it(client: Client) -> None:
     client.ask("GET", "/a")
     assert "connection" not in client.reply().headers
-    client.ask("GET", "/b", None, "Connection: keep-alive, close")
+    client.ask("GET", "/b", None, "Connection: close, TE")
     assert client.reply().headers["connection"] == "close"
     assert client.closed()
 

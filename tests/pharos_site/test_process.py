@@ -22,7 +22,7 @@ def test_told_to_stop_it_ends_streams_whole_takes_new_requests_in_its_grace_and_
     with server.client() as streaming, server.client() as idle, server.client() as quick:
         idle.ask("GET", "/idle")
         idle.reply()
-        streaming.ask("GET", "/stream?n=20&gap=0.1")
+        streaming.ask("GET", "/stream?n=30&gap=0.1")
         streaming.until(b"000000 x")
         server.signal()
         time.sleep(0.3)
@@ -33,10 +33,10 @@ def test_told_to_stop_it_ends_streams_whole_takes_new_requests_in_its_grace_and_
         assert reply.headers["connection"] == "close"
         assert server.get("/newer")["draining"]  # on a new one
 
-        assert idle.closed(2)
+        assert idle.closed(1.5)
         assert soon(lambda: not listens(server.port), 2)
         assert server.process.poll() is None, "ended before its stream"
-        streaming.until(b"000019 x\r\n0\r\n\r\n")
+        streaming.until(b"000029 x\r\n0\r\n\r\n")
     assert server.wait() == 0
     assert "stopped" in server.said()
     assert "Traceback" not in server.said()
@@ -46,7 +46,7 @@ def test_told_to_stop_it_ends_streams_whole_takes_new_requests_in_its_grace_and_
 def test_the_last_bytes_of_a_slow_reader_are_not_lost_when_the_process_ends(start: Start) -> None:
     server = start(TEST_GRACE="0.1")
     with server.client(receive_buffer=8192) as client:
-        client.ask("GET", "/stream?n=1&size=4000000")
+        client.ask("GET", "/stream?n=1&size=16000000")
         client.until(b"000000 ")
         server.signal()
         time.sleep(0.6)
