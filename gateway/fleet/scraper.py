@@ -8,7 +8,6 @@ import random
 from collections.abc import Awaitable, Callable
 
 from engines.detect import Undetected, detect
-
 from engines.fetch import Fault, Fetch
 from engines.plan import Plan, Unreachable, resolve, scrape, stale_plan
 from engines.recipes import RECIPES
