@@ -20,8 +20,7 @@ def advice(findings: Findings) -> list[str]:
     if Signal.MODELS not in findings.snapshot.source:
         notes.append(
             "The list of models could not be read, so no request will be sent here. mlx-lm answers an empty "
-            "page when there is no Hugging Face cache folder: make one (mkdir -p ~/.cache/huggingface/hub) "
-            "or name the `models` in the config."
+            "page when there is no Hugging Face cache folder: make one (mkdir -p ~/.cache/huggingface/hub)."
         )
     elif not findings.snapshot.models:
         notes.append(
