@@ -49,7 +49,7 @@ class Props(msgspec.Struct):
     is_sleeping: bool | None = None
     role: str | None = None  # "router", or absent
     max_instances: int | None = None  # of a router: models in memory at a time
-    model_ftype: str | None = None  # not yet in b9093, in b10068 and later
+    model_ftype: str | None = None  # not yet in b9093; in b10068 and later
     default_generation_settings: Defaults | None = None
 
 
@@ -221,8 +221,8 @@ def advice(findings: Findings) -> list[str]:
     props = props_of(findings.bodies.get(PROPS.url))
     if any("401" in why for why in findings.dropped.values()):
         return [
-            "It was started with --api-key and answered without one only in part, so its load is not known: "
-            "put the key into the config (`api_key`)."
+            "It was started with --api-key and does not show its load without that key: put it into the "
+            "config (`api_key`)."
         ]
     if props.role == "router":
         return _router_advice(props)

@@ -182,6 +182,11 @@ def fill(piece: bytes, size: int = MIB) -> bytes:
     return (piece * (size // len(piece) + 1))[:size]
 
 
+def escaped_line(metric: str) -> bytes:
+    """What the parser of metric lines is slowest with."""
+    return metric.encode() + b'{a="' + b"\\" * 3000 + b'"} 1\n'
+
+
 HOSTILE: dict[str, Make] = {
     "zeros": lambda: bytes(MIB),
     "spaces": lambda: b" " * MIB,
@@ -202,6 +207,7 @@ HOSTILE: dict[str, Make] = {
     },
     **{f"starts-of-{m}": functools.partial(fill, f"\n{m}".encode()) for m in METRIC_NAMES},
     **{f"labels-of-{m}": functools.partial(fill, f'{m}{{a="\\'.encode()) for m in METRIC_NAMES},
+    **{f"escapes-of-{m}": functools.partial(fill, escaped_line(m)) for m in METRIC_NAMES},
     **{
         f"a-line-of-{m}": functools.partial(lambda m: m.encode() + b"{" + fill(b'a="b",') + b"} 1\n", m)
         for m in METRIC_NAMES
