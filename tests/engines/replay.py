@@ -46,7 +46,9 @@ class Row:
     def answer_of(self, folder: Path, headers: Mapping[str, str]) -> Answer:
         """Raises FetchError where the recording has no answer."""
         if not self.status.isdigit():
-            raise FetchError(FAULTS.get(self.status, Fault.BROKEN), f"nothing answers (recorded: {self.status})")
+            raise FetchError(
+                FAULTS.get(self.status, Fault.BROKEN), f"nothing answers (recorded: {self.status})"
+            )
         return Answer(int(self.status), self.body_of(folder), {**headers, "content-type": self.content_type})
 
 
@@ -61,7 +63,7 @@ class Capture:
 
     @property
     def key(self) -> str:
-        return self.folder.relative_to(CAPTURES).as_posix()
+        return "/".join(self.folder.parts[-3:])
 
     @property
     def engine(self) -> str:
