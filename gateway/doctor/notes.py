@@ -57,6 +57,8 @@ def _mends(patient: Patient, found: Examination) -> Iterator[str]:
             "In a long prompt or a load some engines answer nothing: ask again when it is idle. If it never "
             "answers, look at the address and at a firewall between here and there."
         )
+        if patient.url.startswith("https:"):  # llama.cpp waits for more of what it takes for a request line
+            yield f"Some engines that do not speak TLS answer nothing to it: try {_plain(patient)}."
     elif found.fault is Fault.LOADING:
         yield "It is there and still loads its model: wait until it is ready, and ask again."
     elif found.fault is Fault.DENIED:
@@ -73,7 +75,11 @@ def _tls(patient: Patient, error: str) -> str:
             "Its certificate is not one that a public authority vouches for: use http:// inside your own "
             "network, or put a certificate there that is known."
         )
-    return f"It does not speak TLS there: write http://{urlsplit(patient.url).netloc}."
+    return f"It does not speak TLS there: write {_plain(patient)}."
+
+
+def _plain(patient: Patient) -> str:
+    return f"http://{urlsplit(patient.url).netloc}"
 
 
 def _refused(patient: Patient, error: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Capture:
 
     @property
     def key(self) -> str:
-        return self.folder.relative_to(CAPTURES).as_posix()
+        return "/".join(self.folder.parts[-3:])
 
     @property
     def engine(self) -> str:

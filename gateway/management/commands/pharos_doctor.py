@@ -40,7 +40,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", help="one engine, http://host:port, instead of those of the config")
-        kinds = ["auto", *Kind]
+        kinds = ["auto", *map(str, Kind)]
         parser.add_argument("--kind", choices=kinds, help="with --url: what it is, instead of detecting it")
         parser.add_argument(
             "--key-env", metavar="NAME", help="with --url: the environment variable with its API key"
