@@ -8,6 +8,7 @@ import pytest
 from engines.probes import (
     LOG,
     MAX_LOG_LINE,
+    MAX_METRIC_BYTES,
     MAX_SERIES,
     Path,
     Probe,
@@ -73,6 +74,13 @@ def test_more_series_than_an_engine_can_have_are_not_believed() -> None:
     page = b"".join(b'x:running{n="%d"} 1\n' % n for n in range(MAX_SERIES + 1))
     with pytest.raises(ProbeError, match="series"):
         read(RUNNING, page)
+
+
+def test_more_bytes_of_one_metric_than_can_be_parsed_in_time_are_not_believed() -> None:
+    line = b'x:running{n="' + b"n" * 1000 + b'"} 1\n'
+    assert read(RUNNING, line * (MAX_METRIC_BYTES // len(line))) is not None
+    with pytest.raises(ProbeError, match="bytes"):
+        read(RUNNING, line * (MAX_METRIC_BYTES // len(line) + 1))
 
 
 @pytest.mark.parametrize("signal", [Signal.VERSION, Signal.MODELS, Signal.RESIDENCY, Signal.SIZE_BYTES])
