@@ -16,7 +16,6 @@ from engines.fetch import Answer, HttpFetch
 from engines.plan import resolve, scrape
 from engines.probes import Log, Probe, ProbeError, read
 from engines.recipes import RECIPES
-from engines.recipes.base import Kind
 from gateway.demo import install
 from gateway.demo.engines import NEWEST, LlamaServer
 
@@ -50,7 +49,7 @@ def scrape_round() -> list[Figure]:
         return Answer(200, file.read_bytes()) if file.is_file() else Answer(404, b"")
 
     async def rounds() -> tuple[list[float], list[float]]:
-        plan, _ = await resolve(get, RECIPES[Kind.VLLM])
+        plan, _ = await resolve(get, RECIPES["vllm"])
         times: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(ROUNDS):
             for load_only in (False, True):
@@ -142,7 +141,7 @@ async def _visits(url: str) -> tuple[list[float], list[float]]:
         get = HttpFetch(client, url)
         for _ in range(50):
             began = time.perf_counter()
-            plan, _ = await resolve(get, RECIPES[Kind.LLAMACPP])
+            plan, _ = await resolve(get, RECIPES["llamacpp"])
             resolves.append((time.perf_counter() - began) * 1000)
             began = time.perf_counter()
             await scrape(get, plan)

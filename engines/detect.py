@@ -1,6 +1,6 @@
 """`kind: auto`: what answers at an address.
 
-How this works. The recipes' fingerprints are asked one path at a time, in the order of `Kind`: the first
+How this works. The recipes' fingerprints are asked one path at a time, in the order of `RECIPES`: the first
 kind whose fingerprint reads whole is the kind; a probe that reads nothing ends that kind's turn. A
 `Server:` header that only one engine sends decides at once, also while that engine is loading and answers
 503 to everything. The rules:
@@ -105,7 +105,7 @@ async def detect(get: Fetch, recipes: Mapping[Kind, Recipe] = RECIPES) -> Detect
     visit = _Visit(get)
     headers = {r.server_header: r.kind for r in recipes.values() if r.server_header}
     for recipe in recipes.values():
-        if recipe.kind is Kind.OPENAI and visit.faults:
+        if recipe.generic and visit.faults:
             break
         for probe in recipe.fingerprint:
             answer = await visit.ask(probe.feed) if isinstance(probe.feed, Path) else None

@@ -127,7 +127,7 @@ async def _other(tape: Tape, given: Kind, recipes: Mapping[Kind, Recipe], fault:
         found = (await detect(tape.get, recipes)).kind
     except Undetected:
         return None
-    return None if found in (given, Kind.OPENAI) else found
+    return None if found in (given, "openai") else found
 
 
 async def _routes(tape: Tape, recipe: Recipe) -> dict[str, bool | None]:

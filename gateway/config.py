@@ -106,7 +106,7 @@ class BackendConfig(_Strict, frozen=True):
 
     @property
     def engine_kind(self) -> Kind | None:
-        return None if self.kind == "auto" else Kind(self.kind)
+        return None if self.kind == "auto" else self.kind
 
     def key(self) -> Secret | None:
         """The key the engine asks for. Raises ConfigError when its file cannot be read."""
@@ -278,8 +278,8 @@ def _check_backend(backend: BackendConfig) -> None:
         )
     if url.username or url.password:
         raise ConfigError("url: a key does not belong into the address: use api_key")
-    if backend.kind != "auto" and backend.kind not in list(Kind):
-        raise ConfigError(f"kind: {backend.kind!r} is not one of auto, {', '.join(Kind)}")
+    if backend.kind != "auto" and backend.kind not in RECIPES:
+        raise ConfigError(f"kind: {backend.kind!r} is not one of auto, {', '.join(sorted(RECIPES))}")
     if backend.api_key is not None and backend.api_key_file is not None:
         raise ConfigError("give api_key or api_key_file, not both")
     if backend.logs is not None and not backend.logs.startswith("file:///"):

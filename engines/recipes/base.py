@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from engines.probes import Path, Probe
 from engines.signals import Snapshot
 
-
-class Kind(StrEnum):
-    """An engine kind: what is trusted of it. The plan says what answers."""
-
-    LLAMA_SWAP = "llama-swap"
-    OLLAMA = "ollama"
-    LLAMACPP = "llamacpp"
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    OPENAI = "openai"  # anything that lists /v1/models: mlx-lm, LM Studio
+Kind = str
+"""An engine kind by the name it has in the config. Each recipe brings its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +42,8 @@ class Recipe:
     title: str
     probes: tuple[Probe, ...]
     fingerprint: tuple[Probe, ...] = ()
+    asked_before: frozenset[Kind] = frozenset()  # kinds whose fingerprint this engine imitates, or nearly
+    generic: bool = False  # what an engine is called that no other recipe knows
     ports: tuple[int, ...] = ()  # where it listens unless told otherwise
     server_header: str | None = None  # a `Server:` value that only this engine sends, also while loading
     sleep: SleepCheck | None = None

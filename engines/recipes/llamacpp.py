@@ -17,7 +17,7 @@ import re
 import msgspec
 
 from engines.probes import Guard, Path, Probe, ProbeError, Witness, count, json_probe, prom
-from engines.recipes.base import Findings, Kind, Recipe, SleepCheck
+from engines.recipes.base import Findings, Recipe, SleepCheck
 from engines.recipes.common import OPENAI_MODELS, V1_MODELS, named, slots_of
 from engines.signals import WHOLE_BACKEND, Reading, Residency, Signal, Value
 
@@ -289,7 +289,7 @@ def _router_advice(props: Props) -> list[str]:
 
 
 RECIPE = Recipe(
-    kind=Kind.LLAMACPP,
+    kind="llamacpp",
     title="llama.cpp",
     probes=(
         VERSION,

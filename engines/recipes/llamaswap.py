@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from engines.probes import Path, Probe, ProbeError, cold, json_probe
-from engines.recipes.base import Findings, Kind, Recipe
+from engines.recipes.base import Findings, Recipe
 from engines.recipes.common import OPENAI_MODELS, named, slots_of
 from engines.signals import WHOLE_BACKEND, Reading, Residency, Signal, Value
 
@@ -108,7 +108,8 @@ def advice(findings: Findings) -> list[str]:
 
 
 RECIPE = Recipe(
-    kind=Kind.LLAMA_SWAP,
+    kind="llama-swap",
+    asked_before=frozenset({"ollama"}),  # it answers /api/version too
     title="llama-swap",
     probes=(VERSION, OPENAI_MODELS, RESIDENCY, CAPACITY),
     fingerprint=(RESIDENCY,),

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from engines.probes import Path, Probe, ProbeError, count, json_probe, log_line
-from engines.recipes.base import Findings, Kind, Recipe
+from engines.recipes.base import Findings, Recipe
 from engines.recipes.common import OPENAI_MODELS
 from engines.signals import WHOLE_BACKEND, ModelInfo, Reading, Residency, Signal, Snapshot
 
@@ -248,7 +248,7 @@ def _hint(findings: Findings, path: Path, shape: type[Shape]) -> Shape | None:
 
 
 RECIPE = Recipe(
-    kind=Kind.OLLAMA,
+    kind="ollama",
     title="Ollama",
     probes=(
         OLLAMA_VERSION,

@@ -6,7 +6,7 @@ Such an engine shows its list of models and nothing else. mlx-lm 0.32.2 has two 
 
 from __future__ import annotations
 
-from engines.recipes.base import Findings, Kind, Recipe
+from engines.recipes.base import Findings, Recipe
 from engines.recipes.common import OPENAI_MODELS
 from engines.signals import Signal
 
@@ -31,10 +31,11 @@ def advice(findings: Findings) -> list[str]:
 
 
 RECIPE = Recipe(
-    kind=Kind.OPENAI,
+    kind="openai",
     title="OpenAI-compatible engine",
     probes=(OPENAI_MODELS,),
     fingerprint=(OPENAI_MODELS,),
+    generic=True,
     ports=(1234, 8080),  # LM Studio, mlx-lm
     advice=advice,
 )

@@ -26,7 +26,7 @@ from operator import attrgetter
 import msgspec
 
 from engines.probes import Path, Probe, ProbeError, count, json_probe, ratio, samples
-from engines.recipes.base import Findings, Kind, Recipe
+from engines.recipes.base import Findings, Recipe
 from engines.recipes.common import OPENAI_MODELS, owned_by
 from engines.signals import WHOLE_BACKEND, Reading, Residency, Signal, Value
 
@@ -225,7 +225,7 @@ def advice(findings: Findings) -> list[str]:
 
 
 RECIPE = Recipe(
-    kind=Kind.SGLANG,
+    kind="sglang",
     title="SGLang",
     probes=(
         SGLANG_VERSION,

@@ -19,7 +19,7 @@ import math
 import msgspec
 
 from engines.probes import Path, Probe, ProbeError, json_probe, log_line, prom, samples
-from engines.recipes.base import Findings, Kind, Recipe
+from engines.recipes.base import Findings, Recipe
 from engines.recipes.common import OPENAI_MODELS, owned_by
 from engines.signals import WHOLE_BACKEND, Reading, Residency, Signal
 
@@ -98,7 +98,7 @@ def advice(findings: Findings) -> list[str]:
 
 
 RECIPE = Recipe(
-    kind=Kind.VLLM,
+    kind="vllm",
     title="vLLM",
     probes=(
         VLLM_VERSION,

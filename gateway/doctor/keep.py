@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
-from engines.recipes.base import Kind
 from engines.record import Meta, files, folder_name, masked, vacant, version_folder, write
 from gateway.doctor.visit import Visit
 
@@ -44,7 +43,7 @@ def _engine(visit: Visit) -> str:
 def _files(visit: Visit, state: str, date: str, *, logs: bool) -> dict[str, bytes]:
     found, key = visit.found, visit.patient.key
     meta = Meta(
-        engine="llama.cpp" if found.kind is Kind.LLAMACPP else _engine(visit),
+        engine="llama.cpp" if found.kind == "llamacpp" else _engine(visit),
         version=found.snapshot.version,
         date=date,
         state=state,

@@ -10,6 +10,7 @@ import pytest
 from engines.examine import Examination, examine
 from engines.fetch import Answer, Fault, FetchError
 from engines.probes import Path, log_line, prom
+from engines.recipes import RECIPES
 from engines.recipes.base import Kind
 from engines.record import Tape
 from engines.routes import ROUTES
@@ -34,7 +35,7 @@ def asleep() -> dict[str, Answer | FetchError]:
 
 async def test_visit_names_the_kind_and_how_it_was_told() -> None:
     found = await examine(tape(replay(OLLAMA)), None)
-    assert (found.kind, found.error) == (Kind.OLLAMA, None)
+    assert (found.kind, found.error) == ("ollama", None)
     assert "/api/ps" in (found.evidence or "")
 
 
@@ -86,17 +87,17 @@ async def test_loading_engine_is_an_error_that_says_so() -> None:
 
 
 async def test_wrong_kind_is_told_what_it_looks_like() -> None:
-    found = await examine(tape(replay(OLLAMA)), Kind.VLLM)
-    assert (found.kind, found.looks_like) == (Kind.VLLM, Kind.OLLAMA)
+    found = await examine(tape(replay(OLLAMA)), "vllm")
+    assert (found.kind, found.looks_like) == ("vllm", "ollama")
 
 
 async def test_right_kind_looks_like_nothing_else() -> None:
-    assert (await examine(tape(replay(OLLAMA)), Kind.OLLAMA)).looks_like is None
+    assert (await examine(tape(replay(OLLAMA)), "ollama")).looks_like is None
 
 
 async def test_generic_kind_is_told_of_the_better_one() -> None:
-    found = await examine(tape(replay("vllm/v0.32.0/idle")), Kind.OPENAI)
-    assert found.looks_like is Kind.VLLM
+    found = await examine(tape(replay("vllm/v0.32.0/idle")), "openai")
+    assert found.looks_like == "vllm"
     assert found.error is None
 
 
@@ -152,7 +153,7 @@ async def test_advice_does_not_ask_for_a_capacity_that_was_given() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00\xff" * 100, b"[" * 100_000, b"<html>", b"null", b'{"data":3}'])
-@pytest.mark.parametrize("kind", [None, *Kind])
+@pytest.mark.parametrize("kind", [None, *RECIPES])
 async def test_garbage_is_an_error_or_unknown_and_never_an_exception(kind: Kind | None, body: bytes) -> None:
     async def get(_path: str) -> Answer:
         return Answer(200, body)

@@ -20,7 +20,7 @@ from engines.plan import (
     stale_plan,
 )
 from engines.probes import Guard, Path, Probe, Witness, cold, log_line, prom
-from engines.recipes.base import Kind, Recipe, SleepCheck
+from engines.recipes.base import Recipe, SleepCheck
 from engines.signals import Load, ModelInfo, Reading, Residency, Signal, Snapshot, Value
 
 A = Path("/a", "a page of a test")
@@ -43,7 +43,7 @@ def counts(name: str, signal: Signal, metric: str, path: Path = A) -> Probe:
 
 
 def recipe(*probes: Probe, sleep: SleepCheck | None = None) -> Recipe:
-    return Recipe(kind=Kind.OPENAI, title="test engine", probes=probes, sleep=sleep)
+    return Recipe(kind="openai", title="test engine", probes=probes, sleep=sleep)
 
 
 class Engine:

@@ -78,7 +78,7 @@ def test_a_share_outside_0_to_1_is_an_error(value: bytes) -> None:
 
 
 async def test_a_metric_that_two_probes_claim_is_read_once_and_by_the_trusted_one() -> None:
-    recipe = RECIPES[Kind.LLAMACPP]
+    recipe = RECIPES["llamacpp"]
     plan, snapshot = await resolve(capture("llamacpp/b11434/busy").replay(), recipe)
     assert snapshot.source[Signal.RUNNING] == "llamacpp-running"
     assert plan.dropped["llamacpp-slots-running"] == "redundant: llamacpp-running reads running"
@@ -87,7 +87,7 @@ async def test_a_metric_that_two_probes_claim_is_read_once_and_by_the_trusted_on
 async def test_an_own_probe_for_the_same_metric_goes_first() -> None:
     own = prom("mine", METRICS, Signal.RUNNING, "llamacpp:requests_deferred", own=True)
     replay = capture("llamacpp/b11434/saturated").replay()
-    plan, snapshot = await resolve(replay, RECIPES[Kind.LLAMACPP], [own])
+    plan, snapshot = await resolve(replay, RECIPES["llamacpp"], [own])
     assert (snapshot.load[""].running, snapshot.source[Signal.RUNNING]) == (5, "mine")
     assert plan.dropped["llamacpp-running"] == "redundant: mine reads running"
     assert replay.asked["/metrics"] == 1
@@ -106,7 +106,7 @@ def test_a_packagers_build_number_is_no_build_number(build: str, number: int | N
 
 @pytest.mark.parametrize("version", ["b10092", "b10434"])
 async def test_a_packaged_build_shows_its_queue(version: str) -> None:
-    _, snapshot = await resolve(capture(f"llamacpp/{version}/saturated").replay(), RECIPES[Kind.LLAMACPP])
+    _, snapshot = await resolve(capture(f"llamacpp/{version}/saturated").replay(), RECIPES["llamacpp"])
     assert snapshot.version is not None
     assert snapshot.version.startswith("b1-")
     assert snapshot.load[""].waiting == 5
@@ -122,7 +122,7 @@ def without(key: str, field: str, **changed: object) -> Answer:
 async def test_a_build_that_may_miscount_its_queue_leaves_it_unknown(build: str) -> None:
     key = "llamacpp/b10434/saturated"
     over: dict[str, Answer | FetchError] = {"/props": without(key, "model_ftype", build_info=build)}
-    plan, snapshot = await resolve(capture(key).replay(over=over), RECIPES[Kind.LLAMACPP])
+    plan, snapshot = await resolve(capture(key).replay(over=over), RECIPES["llamacpp"])
     assert plan.dropped[WAITING.name] == f"version guard ({build})"
     assert (snapshot.load[""].running, snapshot.load[""].waiting) == (4, None)
 
@@ -130,7 +130,7 @@ async def test_a_build_that_may_miscount_its_queue_leaves_it_unknown(build: str)
 async def test_without_a_version_a_guarded_probe_does_not_run() -> None:
     key = "llamacpp/b9093/saturated"
     over: dict[str, Answer | FetchError] = {"/props": without(key, "build_info")}
-    plan, snapshot = await resolve(capture(key).replay(over=over), RECIPES[Kind.LLAMACPP])
+    plan, snapshot = await resolve(capture(key).replay(over=over), RECIPES["llamacpp"])
     assert plan.dropped[WAITING.name] == "version guard (version unknown)"
     assert snapshot.load[""].waiting is None
 
@@ -148,7 +148,7 @@ def asleep(version: str) -> Replay:
 async def test_a_sleeping_llama_cpp_is_left_asleep(version: str) -> None:
     engine = asleep(version)
     await detect(engine)
-    plan, snapshot = await resolve(engine, RECIPES[Kind.LLAMACPP])
+    plan, snapshot = await resolve(engine, RECIPES["llamacpp"])
     for load_only in (True, False):
         round_ = await scrape(engine, plan, load_only=load_only)
         assert not round_.failed
@@ -161,7 +161,7 @@ async def test_a_sleeping_llama_cpp_is_left_asleep(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_plan_made_awake_leaves_a_sleeping_llama_cpp_asleep(version: str) -> None:
-    plan, _ = await resolve(capture(f"llamacpp/{version}/idle").replay(), RECIPES[Kind.LLAMACPP])
+    plan, _ = await resolve(capture(f"llamacpp/{version}/idle").replay(), RECIPES["llamacpp"])
     engine = asleep(version)
     round_ = await scrape(engine, plan, load_only=True)
     assert (set(engine.asked), dict(round_.failed)) == ({PROPS.url}, {})
@@ -169,13 +169,13 @@ async def test_a_plan_made_awake_leaves_a_sleeping_llama_cpp_asleep(version: str
 
 
 async def test_a_plan_made_asleep_is_made_anew_when_the_engine_wakes() -> None:
-    plan, _ = await resolve(asleep("b11434"), RECIPES[Kind.LLAMACPP])
+    plan, _ = await resolve(asleep("b11434"), RECIPES["llamacpp"])
     awake = await scrape(capture("llamacpp/b11434/sleeping").replay(), plan)
     assert "woke" in (stale_plan(plan, awake, 0) or "")
 
 
 async def test_an_engine_that_does_not_say_whether_it_sleeps_is_not_woken() -> None:
-    plan, _ = await resolve(capture("llamacpp/b9093/idle").replay(), RECIPES[Kind.LLAMACPP])
+    plan, _ = await resolve(capture("llamacpp/b9093/idle").replay(), RECIPES["llamacpp"])
     silent = capture("llamacpp/b9093/idle").replay(over={"/props": FetchError(Fault.TIMEOUT, "/props: no")})
     round_ = await scrape(silent, plan, load_only=True)
     assert round_.busy
@@ -187,7 +187,7 @@ async def test_an_engine_that_does_not_say_whether_it_sleeps_is_not_woken() -> N
 async def test_a_router_is_asked_for_no_model_by_name(version: str, state: str) -> None:
     engine = capture(f"llamacpp/{version}/{state}").replay()
     await detect(engine)
-    plan, _ = await resolve(engine, RECIPES[Kind.LLAMACPP])
+    plan, _ = await resolve(engine, RECIPES["llamacpp"])
     await scrape(engine, plan)
     assert not [path for path in engine.asked if "?" in path]
 
@@ -197,7 +197,7 @@ def test_a_routers_unknown_word_hides_no_other_model() -> None:
         {"id": name, "owned_by": "llamacpp", "status": {"value": word}}
         for name, word in {"a": "loaded", "b": "sleeping", "c": "downloading", "d": "loading"}.items()
     ]
-    probe = next(p for p in RECIPES[Kind.LLAMACPP].probes if p.name == "llamacpp-router-residency")
+    probe = next(p for p in RECIPES["llamacpp"].probes if p.name == "llamacpp-router-residency")
     assert read(probe, json.dumps({"data": listed}).encode()) == {
         "a": Residency.LOADED,
         "b": Residency.COLD,
@@ -218,12 +218,12 @@ def test_a_routers_unknown_word_hides_no_other_model() -> None:
 )
 def test_slots_that_a_router_leaves_to_its_children_are_unknown(args: list[str], slots: int | None) -> None:
     listed = [{"id": "a", "owned_by": "llamacpp", "status": {"value": "loaded", "args": args}}]
-    probe = next(p for p in RECIPES[Kind.LLAMACPP].probes if p.name == "llamacpp-router-capacity")
+    probe = next(p for p in RECIPES["llamacpp"].probes if p.name == "llamacpp-router-capacity")
     assert read(probe, json.dumps({"data": listed}).encode()) == (slots and {"a": slots})
 
 
 def test_a_weights_size_of_0_is_unknown() -> None:
-    probe = next(p for p in RECIPES[Kind.LLAMACPP].probes if p.name == "llamacpp-size")
+    probe = next(p for p in RECIPES["llamacpp"].probes if p.name == "llamacpp-size")
     listed = [{"id": "a", "owned_by": "llamacpp", "meta": {"size": 0}}]
     assert read(probe, json.dumps({"data": listed}).encode()) is None
 
@@ -235,13 +235,13 @@ def test_llama_swaps_version_is_not_ollamas() -> None:
     body = capture("llama-swap/v250/fresh").body("/api/version")
     assert body is not None
     assert read(LLAMASWAP_VERSION, body) == {"": "v250"}
-    ollama = next(p for p in RECIPES[Kind.OLLAMA].probes if p.signal is Signal.VERSION)
+    ollama = next(p for p in RECIPES["ollama"].probes if p.signal is Signal.VERSION)
     assert read(ollama, body) is None
     assert read(LLAMASWAP_VERSION, b'{"version":"0.32.15"}') is None
 
 
 def test_a_stopping_model_of_llama_swap_is_cold() -> None:
-    probe = RECIPES[Kind.LLAMA_SWAP].fingerprint[0]
+    probe = RECIPES["llama-swap"].fingerprint[0]
     body = b'{"running":[{"model":"a","state":"stopping"},{"model":"b","state":"odd"}]}'
     assert read(probe, body) == {"a": Residency.COLD, "b": None}
 
@@ -249,7 +249,7 @@ def test_a_stopping_model_of_llama_swap_is_cold() -> None:
 async def test_llama_swap_is_asked_for_nothing_that_loads() -> None:
     engine = capture("llama-swap/v250/idle").replay()
     await detect(engine)
-    plan, _ = await resolve(engine, RECIPES[Kind.LLAMA_SWAP])
+    plan, _ = await resolve(engine, RECIPES["llama-swap"])
     await scrape(engine, plan)
     assert set(engine.asked) == {"/running", "/api/version", "/v1/models"}
 
@@ -268,10 +268,10 @@ class LmStudio:
 
 
 async def test_lm_studio_that_answers_200_to_everything_is_a_generic_engine() -> None:
-    assert (await detect(LmStudio())).kind is Kind.OPENAI
+    assert (await detect(LmStudio())).kind == "openai"
 
 
-@pytest.mark.parametrize("kind", [k for k in Kind if k is not Kind.OPENAI])
+@pytest.mark.parametrize("kind", [r.kind for r in RECIPES.values() if not r.generic])
 async def test_lm_studios_200_reads_nothing_as_any_other_kind(kind: Kind) -> None:
     _, snapshot = await resolve(LmStudio(), RECIPES[kind])
     assert set(snapshot.source) == {Signal.MODELS}
@@ -288,7 +288,7 @@ async def test_tensorrt_llms_metrics_are_not_consumed_by_looking_for_the_kind() 
             "/v1/models": ok({"data": [{"id": "m", "object": "model", "owned_by": "tensorrt_llm"}]}),
         }.get(path, Answer(404, b"Not Found"))
 
-    assert (await detect(tensorrt)).kind is Kind.OPENAI
+    assert (await detect(tensorrt)).kind == "openai"
     assert "/metrics" not in asked
 
 

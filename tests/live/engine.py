@@ -15,7 +15,6 @@ import httpx
 from engines.fetch import Fetch, HttpFetch
 from engines.plan import Plan, resolve, scrape
 from engines.recipes import RECIPES
-from engines.recipes.base import Kind
 from engines.signals import Load, Snapshot
 from gateway.demo.engines import MODEL_NAME, LlamaServer
 
@@ -71,7 +70,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 async def watching(url: str) -> AsyncIterator[Watched]:
     async with client() as http:
         get = HttpFetch(http, url)
-        plan, first = await resolve(get, RECIPES[Kind.LLAMACPP])
+        plan, first = await resolve(get, RECIPES["llamacpp"])
         yield Watched(get, plan, first)
 
 

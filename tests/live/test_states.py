@@ -15,7 +15,6 @@ from engines.detect import Undetected, detect
 from engines.fetch import Fault, HttpFetch
 from engines.plan import Unreachable, resolve, scrape
 from engines.recipes import RECIPES
-from engines.recipes.base import Kind
 from engines.signals import Residency
 from gateway.demo.engines import MODEL_NAME, LlamaServer, model_file
 from tests.live.engine import chat, client, until, watching
@@ -46,7 +45,7 @@ async def visits_until_resolved(server: LlamaServer) -> Counter[str]:
     async def visit(get: HttpFetch) -> str:
         try:
             found = await detect(get)
-            assert found.kind is Kind.LLAMACPP
+            assert found.kind == "llamacpp"
             await resolve(get, RECIPES[found.kind])
         except (Undetected, Unreachable) as e:
             seen[e.fault] += 1
@@ -85,7 +84,7 @@ async def test_a_sleeping_engine_is_recognised_without_waking_it(version: str, t
         server.wait_ready()
         async with client() as http:
             assert await until(lambda: is_sleeping(http, server), bool, 0.25)
-            assert (await detect(HttpFetch(http, server.url))).kind is Kind.LLAMACPP
+            assert (await detect(HttpFetch(http, server.url))).kind == "llamacpp"
             async with watching(server.url) as seen:
                 assert set(seen.first.models or {}) == {MODEL_NAME}
             assert await is_sleeping(http, server)

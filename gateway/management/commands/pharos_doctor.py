@@ -16,7 +16,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 
-from engines.recipes.base import Kind
+from engines.recipes import RECIPES
 from engines.record import RecordError
 from gateway.config import Config, config_path, load
 from gateway.config_source import ConfigError
@@ -40,7 +40,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", help="one engine, http://host:port, instead of those of the config")
-        kinds = ["auto", *map(str, Kind)]
+        kinds = ["auto", *sorted(RECIPES)]
         parser.add_argument("--kind", choices=kinds, help="with --url: what it is, instead of detecting it")
         parser.add_argument(
             "--key-env", metavar="NAME", help="with --url: the environment variable with its API key"
@@ -89,7 +89,7 @@ class Command(BaseCommand):
             return configured(load())
         kind = options["kind"]
         key = key_from(options["key_env"], os.environ)
-        return [by_hand(options["url"], None if kind in (None, "auto") else Kind(kind), key, self.config())]
+        return [by_hand(options["url"], None if kind in (None, "auto") else kind, key, self.config())]
 
     def config(self) -> Config | None:
         """What the config says of the address of --url. A broken one does not stand in its way."""

@@ -24,7 +24,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Signal
 
 NOTHING: Reading | None = None
@@ -41,7 +40,7 @@ def keys(capture: str) -> list[str]:
 @dataclass
 class Expected:
     probes: dict[str, Mapping[str, Reading | None]] = field(default_factory=dict)
-    detected: dict[str, Kind | str] = field(default_factory=dict)
+    detected: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, frozenset[Signal]] = field(default_factory=dict)
     late: dict[str, Mapping[str, tuple[Any, str]]] = field(default_factory=dict)
     not_replayed: dict[str, str] = field(default_factory=dict)

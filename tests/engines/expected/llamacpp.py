@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Residency, Signal
 from tests.engines.expected import NOTHING
 
@@ -82,8 +81,8 @@ PROBES: dict[str, Row] = {
     "llamacpp/b11434/api-key": {"llamacpp-version": NOTHING, **NO_LIST},  # its list wants the key too
 }
 
-DETECTED: dict[str, Kind | str] = {
-    "llamacpp": Kind.LLAMACPP,
+DETECTED: dict[str, str] = {
+    "llamacpp": "llamacpp",
     "llamacpp/*/loading": "still loading",
     "llamacpp/*/api-key": "api_key",
 }

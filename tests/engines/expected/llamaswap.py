@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Residency, Signal
 from tests.engines.expected import NOTHING
 
@@ -57,8 +56,8 @@ PROBES: dict[str, Row] = {
     },
 }
 
-DETECTED: dict[str, Kind | str] = {
-    "llama-swap": Kind.LLAMA_SWAP,
+DETECTED: dict[str, str] = {
+    "llama-swap": "llama-swap",
     "llama-swap/*/api-key": "api_key",
 }
 

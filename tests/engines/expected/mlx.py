@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Signal
 from tests.engines.expected import NOTHING
 
@@ -13,8 +12,8 @@ PROBES: dict[str, dict[str, Reading | None]] = {
     "mlx-lm/*/no-model-loaded": {"openai-models": {}},
 }
 
-DETECTED: dict[str, Kind | str] = {
-    "mlx-lm": Kind.OPENAI,
+DETECTED: dict[str, str] = {
+    "mlx-lm": "openai",
     "mlx-lm/*/no-hf-cache": "lists no models",
 }
 

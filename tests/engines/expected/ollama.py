@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Residency, Signal
 from tests.engines.expected import NOTHING
 
@@ -42,7 +41,7 @@ PROBES: dict[str, dict[str, Reading | None]] = {
     "ollama/v0.32.15/embedding-model": sizes("v0.32.15", A, B, C, EMBED),
 }
 
-DETECTED: dict[str, Kind | str] = {"ollama": Kind.OLLAMA}
+DETECTED: dict[str, str] = {"ollama": "ollama"}
 
 NOT_SHOWN = frozenset({Signal.RUNNING, Signal.WAITING, Signal.CAPACITY, Signal.KV_USAGE})
 UNKNOWN = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Residency, Signal
 from tests.engines.expected import NOTHING
 
@@ -49,7 +48,7 @@ PROBES: dict[str, dict[str, Reading | None]] = {
     "sglang/*/api-key": KEY_WANTED,  # /metrics alone is open
 }
 
-DETECTED: dict[str, Kind | str] = {"sglang": Kind.SGLANG, "sglang/*/api-key": "key"}
+DETECTED: dict[str, str] = {"sglang": "sglang", "sglang/*/api-key": "key"}
 
 NOT_SHOWN = frozenset({Signal.VRAM_BYTES, Signal.SIZE_BYTES})
 UNKNOWN = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.recipes.base import Kind
 from engines.signals import Reading, Residency, Signal
 from tests.engines.expected import NOTHING
 
@@ -38,8 +37,8 @@ PROBES: dict[str, dict[str, Reading | None]] = {
     "vllm/v0.32.0/loading": REFUSES,
 }
 
-DETECTED: dict[str, Kind | str] = {
-    "vllm": Kind.VLLM,
+DETECTED: dict[str, str] = {
+    "vllm": "vllm",
     "vllm/*/loading": "nothing answers",
     "vllm/*/dev-mode-api-key": "key",
 }

@@ -21,7 +21,7 @@ async def notes(kind: Kind, key: str) -> str:
 
 
 async def test_a_generic_engine_is_told_to_name_its_capacity() -> None:
-    said = await notes(Kind.OPENAI, "mlx-lm/v0.32.2/idle")
+    said = await notes("openai", "mlx-lm/v0.32.2/idle")
     assert "`capacity: N`" in said
     assert "no request will be sent" not in said
 
@@ -30,16 +30,16 @@ async def test_a_generic_engine_is_told_to_name_its_capacity() -> None:
     ("state", "why"), [("no-hf-cache", "could not be read"), ("no-model-cold", "is empty")]
 )
 async def test_a_generic_engine_without_models_is_told_why_nothing_is_sent(state: str, why: str) -> None:
-    said = await notes(Kind.OPENAI, f"mlx-lm/v0.32.2/{state}")
+    said = await notes("openai", f"mlx-lm/v0.32.2/{state}")
     assert why in said
 
 
 @pytest.mark.parametrize(("state", "asks"), [("idle", False), ("fresh", True)])
 async def test_llama_swap_is_told_to_name_a_capacity_only_when_none_is_read(state: str, asks: bool) -> None:
-    assert ("`capacity: N`" in await notes(Kind.LLAMA_SWAP, f"llama-swap/v250/{state}")) is asks
+    assert ("`capacity: N`" in await notes("llama-swap", f"llama-swap/v250/{state}")) is asks
 
 
 async def test_llama_swap_that_wants_a_key_is_told_so_and_nothing_else() -> None:
-    said = await notes(Kind.LLAMA_SWAP, "llama-swap/v250/api-key")
+    said = await notes("llama-swap", "llama-swap/v250/api-key")
     assert "api_key" in said
     assert "\n" not in said

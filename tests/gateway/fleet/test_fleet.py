@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from engines.plan import Plan, Round
-from engines.recipes.base import Kind, Recipe
+from engines.recipes.base import Recipe
 from engines.signals import ModelInfo, Signal, Snapshot
 from gateway.config import BackendConfig
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 
-PLAN = Plan(Recipe(Kind.OPENAI, "x", ()), "1", (), {})
+PLAN = Plan(Recipe("openai", "x", ()), "1", (), {})
 
 
 def snapshot(*models: str) -> Snapshot:

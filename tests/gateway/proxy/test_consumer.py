@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engines.plan import Plan
-from engines.recipes.base import Kind, Recipe
+from engines.recipes.base import Recipe
 from engines.signals import ModelInfo, Signal, Snapshot
 from gateway.asgi import CONNECTION, Message
 from gateway.config import BackendConfig, Limits, Seconds
@@ -101,7 +101,7 @@ class Setup:
 
 @asynccontextmanager
 async def gateway(*urls: str, closes_after_stream: bool = False, **config: Any) -> AsyncIterator[Setup]:
-    recipe = Recipe(Kind.OPENAI, "x", (), closes_after_stream=closes_after_stream)
+    recipe = Recipe("openai", "x", (), closes_after_stream=closes_after_stream)
     backends = [Backend(BackendConfig(url=u, **config)) for u in urls]
     for b in backends:
         b.resolved(
