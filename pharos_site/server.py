@@ -57,7 +57,7 @@ class PharosServer(Server):
         if self.server_name == "daphne":
             self.server_name = "pharos"
         self.exchanges: set[Exchange] = set()
-        self.factory = Factory(self)
+        self.factory = Factory(self, reactor._asyncioEventloop.call_later)
         self.draining = False
         self._ports: list[Any] = []
         self._signals = 0

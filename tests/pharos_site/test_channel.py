@@ -55,10 +55,9 @@ def clock() -> Clock:
 @pytest.fixture
 def channel(clock: Clock) -> Channel:
     server: Any = SimpleNamespace(write_stall_s=STALL_S, body_limit=1000)
-    made: Any = Factory(server).buildProtocol(None)
-    made.callLater = clock.callLater
-    made.makeConnection(Transport())
-    assert isinstance(made, Channel)
+    made: Channel = Factory(server, clock.callLater).buildProtocol(None)
+    transport: Any = Transport()
+    made.makeConnection(transport)  # type: ignore[no-untyped-call]
     return made
 
 
