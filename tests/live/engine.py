@@ -54,8 +54,8 @@ class Watched:
         assert len(loads) <= 1
         return loads[0] if loads else Load()
 
-    async def load_when(self, right: Callable[[Load], bool]) -> Load:
-        return await until(self.load, right, self.plan.recipe.load_interval_s)
+    async def load_when(self, right: Callable[[Load], bool], deadline_s: float = DEADLINE_S) -> Load:
+        return await until(self.load, right, self.plan.recipe.load_interval_s, deadline_s)
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ async def test_everything_that_can_be_known_is_read(two_slots: LlamaServer) -> N
         assert Signal.WAITING in seen.first.source
 
 
-@pytest.mark.parametrize(("clients", "running", "waiting"), [(0, 0, 0), (1, 1, 0), (2, 2, 0), (4, 2, 2)])
+@pytest.mark.parametrize(("clients", "running", "waiting"), [(0, 0, 0), (1, 1, 0), (2, 2, 0), (5, 2, 3)])
 async def test_streams_are_counted_while_they_run_and_not_after(
     two_slots: LlamaServer, clients: int, running: int, waiting: int
 ) -> None:

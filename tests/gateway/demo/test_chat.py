@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from gateway.demo import chat
 from gateway.demo.chat import ChatError, Delta, deltas
+from tests.gateway.demo.web import answering
 
 HELLO = 'data: {"choices":[{"delta":{"role":"assistant","content":null}}]}'
 HI = 'data: {"choices":[{"delta":{"content":"Hi"}}]}'
@@ -35,32 +31,10 @@ def test_an_event_that_is_not_json_is_said(event: str) -> None:
         list(deltas([f"data: {event}"]))
 
 
-@contextmanager
-def answering(body: str, status: int = 200) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(status)
-            self.send_header("x-pharos-backend", "http://127.0.0.1:1")
-            self.send_header("x-pharos-reason", "only one")
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_args: object) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def run(body: str, status: int = 200) -> tuple[chat.Answer, list[str]]:
     pieces: list[str] = []
-    with answering(body, status) as url:
+    headers = {"x-pharos-backend": "http://127.0.0.1:1", "x-pharos-reason": "only one"}
+    with answering({"/v1/chat/completions": body}, status, headers) as url:
         return chat.stream(url, chat.ask("m", "hello?", 5), pieces.append), pieces
 
 
