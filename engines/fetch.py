@@ -39,6 +39,9 @@ Fetch = Callable[[str], Awaitable[Answer]]
 NO_REQUEST = b"{}"
 """The body of a POST that names no model, so that no engine loads or generates anything for it."""
 
+CONNECT_SHARE = 0.7
+"""Of the time for an answer that a connection may take, so that the two timeouts can be told apart."""
+
 MAX_BODY = 4 * 1024 * 1024
 """Bytes of a status page that are read. The largest one seen is 94 kB (SGLang's /metrics)."""
 
@@ -60,7 +63,7 @@ class HttpFetch:
         """A connection that hangs is given up and the GET sent once more on a fresh one.
 
         llama.cpp b10068 to b11434 can leave one scrape without an answer after a burst of
-        connections, until the next connection comes (captures/NOTES.md §1.3).
+        connections, until the next connection comes (seen on five builds).
         """
         async with self._turn:
             try:
@@ -86,7 +89,7 @@ class HttpFetch:
             async with (
                 asyncio.timeout(self.timeout_s),
                 self.client.stream(
-                    method, self.base + path, headers=headers, content=body, timeout=self.timeout_s
+                    method, self.base + path, headers=headers, content=body, timeout=self._timeout()
                 ) as r,
             ):
                 came = bytearray()
@@ -95,12 +98,17 @@ class HttpFetch:
                     if len(came) > MAX_BODY:
                         raise FetchError(Fault.BROKEN, f"{path} answered more than {MAX_BODY} bytes")
                 return Answer(r.status_code, bytes(came), {k.lower(): v for k, v in r.headers.items()})
+        except httpx.ConnectTimeout:  # a busy engine's kernel still connects: this host is off, or cut off
+            raise FetchError(Fault.REFUSED, f"no connection to {self.base}: is that host on?") from None
         except (httpx.TimeoutException, TimeoutError):
             raise FetchError(Fault.TIMEOUT, f"{path} did not answer in {self.timeout_s:g} s") from None
         except httpx.ConnectError as e:
             raise FetchError(Fault.REFUSED, f"nothing answers at {self.base} ({_brief(e)})") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
             raise FetchError(Fault.BROKEN, f"{path}: {type(e).__name__}: {_brief(e)}") from None
+
+    def _timeout(self) -> httpx.Timeout:
+        return httpx.Timeout(self.timeout_s, connect=CONNECT_SHARE * self.timeout_s)
 
 
 def _brief(e: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -199,3 +200,18 @@ async def test_two_that_ask_at_once_are_answered_one_after_the_other() -> None:
     async with serving(behave) as server, fetching(server, timeout_s=5) as get:
         await asyncio.gather(*(get(f"/{n}") for n in range(4)))
     assert most == 1
+
+
+async def test_a_host_that_does_not_even_connect_is_not_busy() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:  # they fill the kernel's queue, so that nobody else is connected
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        async with httpx.AsyncClient() as http:
+            with pytest.raises(FetchError, match="is that host on") as e:
+                await HttpFetch(http, url, timeout_s=0.4)("/")
+        for each in waiting:
+            each.close()
+    assert e.value.fault is Fault.REFUSED
