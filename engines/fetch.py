@@ -104,7 +104,13 @@ class HttpFetch:
             raise FetchError(Fault.TIMEOUT, f"{path} did not answer in {self.timeout_s:g} s") from None
         except httpx.ConnectError as e:
             raise FetchError(Fault.REFUSED, f"nothing answers at {self.base} ({_brief(e)})") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
+        except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeError):
+            # their messages would show the key
+            raise FetchError(
+                Fault.BROKEN,
+                f"{self.base} cannot be asked: HTTP cannot carry a character of its address or key",
+            ) from None
+        except (httpx.HTTPError, OSError) as e:
             raise FetchError(Fault.BROKEN, f"{path}: {type(e).__name__}: {_brief(e)}") from None
 
     def _timeout(self) -> httpx.Timeout:

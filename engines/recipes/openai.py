@@ -12,11 +12,13 @@ from engines.signals import Signal
 
 
 def advice(findings: Findings) -> list[str]:
-    notes = [
-        "This engine shows its list of models and nothing of its load, so what it can do at a time is not "
-        "known: put `capacity: N` into its entry of the config (mlx-lm: the N of --decode-concurrency; "
-        "LM Studio: the model's parallel requests)."
-    ]
+    notes = []
+    if Signal.CAPACITY not in findings.snapshot.source:
+        notes.append(
+            "This engine shows its list of models and nothing of its load, so what it can do at a time is "
+            "not known: put `capacity: N` into its entry of the config (mlx-lm: the N of "
+            "--decode-concurrency; LM Studio: the model's parallel requests)."
+        )
     if Signal.MODELS not in findings.snapshot.source:
         notes.append(
             "The list of models could not be read, so no request will be sent here. mlx-lm answers an empty "

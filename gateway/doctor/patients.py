@@ -39,7 +39,7 @@ def configured(config: Config) -> list[Patient]:
     """Raises ConfigError when a key's file cannot be read, UsageError when there is nobody to visit."""
     if not config.backends:
         raise UsageError("the config lists no backends: add one there, or name an address with --url")
-    return [Patient(b.url.rstrip("/"), b.engine_kind, b, b.key()) for b in config.backends]
+    return [Patient(b.url.rstrip("/"), b.engine_kind, b, _sendable(b.key(), b.url)) for b in config.backends]
 
 
 def by_hand(url: str, kind: Kind | None, key: Secret | None, config: Config | None) -> Patient:
@@ -50,7 +50,7 @@ def by_hand(url: str, kind: Kind | None, key: Secret | None, config: Config | No
     address, notes = cleaned(url)
     for backend in config.backends if config else []:
         if backend.url.rstrip("/") == address and not isinstance(backend, FoundBackend):
-            own_key = backend.key() if key is None else key
+            own_key = _sendable(backend.key(), backend.url) if key is None else key
             return Patient(address, kind or backend.engine_kind, backend, own_key, notes)
     return Patient(address, kind, BackendConfig(url=address), key, notes)
 
@@ -61,7 +61,17 @@ def key_from(name: str | None, environ: Mapping[str, str]) -> Secret | None:
         return None
     if not environ.get(name):
         raise UsageError(f"--key-env {name}: that variable of the environment is not set")
-    return Secret(environ[name])
+    return _sendable(Secret(environ[name]), f"--key-env {name}")
+
+
+def _sendable(key: Secret | None, where: str) -> Secret | None:
+    """The key without the line end that variables pick up. Raises UsageError, which does not show it."""
+    if key is None:
+        return None
+    bare = key.strip()
+    if not bare or not bare.isascii() or not bare.isprintable():
+        raise UsageError(f"{where}: the API key is empty or holds a character that a header cannot carry")
+    return Secret(bare)
 
 
 def cleaned(text: str) -> tuple[str, tuple[str, ...]]:

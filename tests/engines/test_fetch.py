@@ -175,6 +175,29 @@ async def test_an_address_where_nobody_listens_refuses() -> None:
         assert await fault_of(get) is Fault.REFUSED
 
 
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "k3y\nmore"])
+async def test_a_key_that_cannot_be_sent_is_told_and_not_shown(key: str) -> None:
+    async with serving(answers) as server, httpx.AsyncClient(trust_env=False) as client:
+        get = HttpFetch(client, server.url, {"authorization": f"Bearer {key}"})
+        with pytest.raises(FetchError, match="cannot be asked") as told:
+            await get("/props")
+    assert told.value.fault is Fault.BROKEN
+    assert key[:3] not in str(told.value)
+
+
+async def test_nothing_is_posted_twice_and_its_body_names_no_model() -> None:
+    async def behave(c: Connection) -> None:
+        head = await c.request()
+        assert b"\r\ncontent-length: 2\r\n" in head.lower()
+        assert await c.reader.readexactly(2) == b"{}"
+        c.writer.close()
+
+    async with serving(behave) as server, fetching(server) as get:
+        with pytest.raises(FetchError):
+            await get.post_nothing("/v1/completions")
+    assert [r.split()[:2] for r in server.requests] == [[b"POST", b"/v1/completions"]]
+
+
 async def test_what_is_no_http_is_broken() -> None:
     async def behave(c: Connection) -> None:
         await c.request()

@@ -324,6 +324,27 @@ async def test_key_is_sent_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch) ->
     assert "s3cret" not in ran.out + ran.err
 
 
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "k3y\nx", " \n"])
+def test_key_that_no_header_can_carry_is_wrong_use_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", key)
+    ran = run("--url", "http://127.0.0.1:9", "--key-env", "ENGINE_KEY")
+    assert (ran.code, ran.out) == (2, "")
+    assert "ENGINE_KEY" in ran.err
+    assert not key.strip() or key not in ran.err
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a..b:81", "http://xn--:1", "http://256.256.256.256:1", "http://a b:1"]
+)
+def test_name_that_no_machine_can_have_is_an_error_in_words(url: str) -> None:
+    config_file(f"backends: [{{url: '{url}'}}]")
+    ran = run("--json")
+    assert ran.code == 1
+    assert ran.said[0]["error"]
+
+
 async def test_backends_of_the_config_are_all_visited_and_one_that_is_down_exits_with_1() -> None:
     async with serving(Capture(CAPTURES / "ollama/v0.32.15/idle")) as engine:
         config_file(f"backends: [{{url: '{engine.url}'}}, {{url: 'http://127.0.0.1:9', kind: vllm}}]")

@@ -19,7 +19,8 @@ from engines.signals import Snapshot
 from gateway.demo.engines import MODEL_NAME, LlamaServer
 from gateway.demo.install import ROOT
 from tests.engines.replay import Capture
-from tests.live.engine import client, streams
+from tests.live.engine import client, streams, until
+from tests.live.test_states import is_sleeping
 
 pytestmark = pytest.mark.live
 
@@ -68,3 +69,21 @@ async def test_the_report_for_programs_says_what_the_engine_does(two_slots: Llam
         (1, 0, two_slots.slots)
     ]
     assert report["routes"]["/v1/chat/completions"] is True
+
+
+async def test_a_sleeping_engine_is_recorded_asleep(version: str, tmp_path: Path) -> None:
+    extra = ["--metrics", "--sleep-idle-seconds", "1"]
+    with LlamaServer(tmp_path, version=version, extra=extra) as server:
+        server.wait_ready()
+        async with client() as http:
+            assert await until(lambda: is_sleeping(http, server), bool, 0.1)
+            said = await doctor(
+                "--url", server.url, "--json", "--record", str(tmp_path), "--state", "sleeping"
+            )
+            assert await is_sleeping(http, server)
+    (report,) = json.loads(said)
+    assert report["models"][MODEL_NAME]["state"] == "cold"
+    assert set(report["routes"].values()) == {None}
+    (folder,) = tmp_path.glob("*/*/sleeping")
+    asked = {path for _, path in Capture(folder).rows()}
+    assert not asked & {"/metrics", "/slots"}

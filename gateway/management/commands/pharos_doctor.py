@@ -77,7 +77,12 @@ class Command(BaseCommand):
         patients = self.patients(options)
         visits = self.visit(patients, recording=options["record"] is not None)
         there = [v for v in visits if not v.absent]
-        self.tell(there, searched=all(p.searched for p in patients), as_json=options["json"])
+        self.tell(
+            there,
+            searched=all(p.searched for p in patients),
+            as_json=options["json"],
+            no_color=options["no_color"],
+        )
         if options["record"] is not None:
             self.keep(there, options)
         return 0 if there and all(v.found.error is None for v in there) else NOT_ANSWERED
@@ -118,7 +123,7 @@ class Command(BaseCommand):
 
     # -- what is said ------------------------------------------------------------------------------
 
-    def tell(self, visits: Sequence[Visit], *, searched: bool, as_json: bool) -> None:
+    def tell(self, visits: Sequence[Visit], *, searched: bool, as_json: bool, no_color: bool = False) -> None:
         if searched:
             said = f"There is no {config_path()} here, so the usual ports of this machine were tried: " + (
                 f"{len(visits)} found." if visits else "no engine found. Start one, or give --url."
@@ -127,7 +132,7 @@ class Command(BaseCommand):
         if as_json:
             self.stdout.write(json.dumps([report(v) for v in visits], indent=2))
         elif self.stdout.isatty():
-            console = Console()
+            console = Console(no_color=no_color or None)
             with console.capture() as drawn:
                 console.print(screen(visits))
             self.stdout.write(drawn.get())
