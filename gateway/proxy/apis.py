@@ -42,11 +42,14 @@ class _Event(msgspec.Struct):
 
 
 _event = msgspec.json.Decoder(_Event)
-_MARKS = (b"finish_reason", b'"error"', b'"type"', b'"done"')
 
 
-def _read(data: bytes) -> _Event | None:
-    if not any(mark in data for mark in _MARKS):
+def _read(data: bytes, *marks: bytes) -> _Event | None:
+    """The event, if any of the marks stands in it: most events of a stream are not worth decoding."""
+    for mark in marks:
+        if mark in data:
+            break
+    else:
         return None
     try:
         return _event.decode(data)
@@ -55,22 +58,24 @@ def _read(data: bytes) -> _Event | None:
 
 
 def _openai_ends(data: bytes) -> bool:
-    event = _read(data)
+    event = _read(data, b'"finish_reason"', b'"error"')
     if event is None:
         return False
     return event.error is not None or any(c.finish_reason is not None for c in event.choices or ())
 
 
 def _ends_with(*types: str) -> Callable[[bytes], bool]:
+    marks = tuple(t.encode() for t in types)
+
     def ends(data: bytes) -> bool:
-        event = _read(data)
+        event = _read(data, *marks)
         return event is not None and event.type in types
 
     return ends
 
 
 def _ollama_ends(data: bytes) -> bool:
-    event = _read(data)
+    event = _read(data, b'"done"', b'"error"')
     return event is not None and (event.done is True or event.error is not None)
 
 

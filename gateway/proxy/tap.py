@@ -8,14 +8,11 @@ far ends between two events. It never holds more than one event's data, and of a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from gateway.proxy.apis import Framing
 
 MAX_EVENT = 1024 * 1024
-
-_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class Tap:
@@ -39,13 +36,14 @@ class Tap:
         if not piece:
             return
         self._cr = piece.endswith(b"\r")
-        *lines, rest = _LINE_END.split(piece)
-        if lines:
+        lines = piece.splitlines()
+        rest = b"" if piece.endswith((b"\n", b"\r")) else lines.pop()
+        if lines and self._partial:
             lines[0] = self._partial + lines[0]
             self._partial = b""
-            for line in lines:
-                self._line(line)
-        if len(self._partial) <= MAX_EVENT:
+        for line in lines:
+            self._line(line)
+        if rest and len(self._partial) <= MAX_EVENT:
             self._partial += rest
 
     def end(self) -> None:
