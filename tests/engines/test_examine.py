@@ -39,8 +39,9 @@ async def test_visit_names_the_kind_and_how_it_was_told() -> None:
     assert "/api/ps" in (found.evidence or "")
 
 
-async def test_each_path_is_asked_once() -> None:
-    engine = replay(LLAMACPP)
+@pytest.mark.parametrize("key", [LLAMACPP, OLLAMA, "vllm/v0.32.0/idle"])
+async def test_each_path_is_asked_once(key: str) -> None:
+    engine = replay(key)
     await examine(tape(engine), None)
     assert max(engine.asked.values()) == 1
     assert max(engine.posted.values()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from engines.examine import examine
 from engines.fetch import Answer, Fault, FetchError
 from engines.plan import resolve
+from engines.probes import Path as ProbePath
 from engines.recipes import RECIPES
 from engines.recipes.base import Kind
 from engines.record import (
@@ -122,9 +124,11 @@ def test_recording_asks_nothing_that_harms(kind: Kind) -> None:
     assert "/metrics" not in asked or kind == "llama-swap"  # TensorRT-LLM's empties a queue
 
 
-async def test_recording_of_a_sleeping_llamacpp_leaves_it_asleep() -> None:
-    asked = {p.url for p in further_paths(RECIPES["llamacpp"], RECIPES, awake=False)}
-    assert not asked & {"/slots", "/metrics"}
+@pytest.mark.parametrize("awake", [True, False])
+def test_path_that_wakes_is_asked_for_a_recording_of_an_engine_that_is_awake(awake: bool) -> None:
+    wakes = ProbePath("/work", "made up", wakes=True)
+    recipe = replace(RECIPES["llamacpp"], record_paths=(wakes,))
+    assert (wakes in further_paths(recipe, RECIPES, awake=awake)) is awake
 
 
 async def test_recording_stops_asking_an_engine_that_does_not_answer() -> None:
