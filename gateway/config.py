@@ -109,13 +109,18 @@ class BackendConfig(_Strict, frozen=True):
         return None if self.kind == "auto" else self.kind
 
     def key(self) -> Secret | None:
-        """The key the engine asks for. Raises ConfigError when its file cannot be read."""
-        if self.api_key_file is None:
-            return self.api_key
-        try:
-            return Secret(Path(self.api_key_file).read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as e:
-            raise ConfigError(f"{self.url}: api_key_file {self.api_key_file} cannot be read ({e})") from None
+        """The key the engine asks for. Raises ConfigError when it cannot be read or cannot be one."""
+        text: str | None = self.api_key
+        if self.api_key_file is not None:
+            try:
+                text = Path(self.api_key_file).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as e:
+                raise ConfigError(f"api_key_file: {self.api_key_file} cannot be read ({e})") from None
+        if text is None:
+            return None
+        if not re.fullmatch(r"[\x21-\x7e]+", text.strip()):
+            raise ConfigError("api_key: it is empty or has characters that no HTTP header can carry")
+        return Secret(text.strip())
 
 
 class FoundBackend(BackendConfig, frozen=True):
@@ -282,6 +287,7 @@ def _check_backend(backend: BackendConfig) -> None:
         raise ConfigError(f"kind: {backend.kind!r} is not one of auto, {', '.join(sorted(RECIPES))}")
     if backend.api_key is not None and backend.api_key_file is not None:
         raise ConfigError("give api_key or api_key_file, not both")
+    backend.key()
     if backend.logs is not None and not backend.logs.startswith("file:///"):
         raise ConfigError(f"logs: {backend.logs!r} is not file:///path/to/engine.log")
     library = {p.name for recipe in RECIPES.values() for p in recipe.probes}

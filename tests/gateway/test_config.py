@@ -103,9 +103,20 @@ def test_a_key_is_never_shown() -> None:
 
 
 def test_a_key_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    config = parse(f"backends: [{{url: 'http://a:1', api_key_file: '{tmp_path}/none'}}]", "pharos.yaml", {})
-    with pytest.raises(ConfigError, match=r"api_key_file .*none cannot be read"):
-        config.backends[0].key()
+    with pytest.raises(ConfigError, match=r"line 1: backends\[0\]: api_key_file: .*none cannot be read"):
+        parse(f"backends: [{{url: 'http://a:1', api_key_file: '{tmp_path}/none'}}]", "pharos.yaml", {})
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a\nb", "ключ"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match="no HTTP header can carry") as e:
+        parse("backends: [{url: 'http://a:1', api_key: '${K}'}]", "pharos.yaml", {"K": key})
+    assert not key.strip() or key not in str(e.value)
+
+
+def test_a_key_out_of_the_environment_is_taken_without_its_newline() -> None:
+    config = parse("backends: [{url: 'http://a:1', api_key: '${K}'}]", "pharos.yaml", {"K": "sk-1\n"})
+    assert config.backends[0].key() == "sk-1"
 
 
 def test_a_key_file_is_read_without_its_newline(tmp_path: Path) -> None:
