@@ -75,17 +75,24 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 async def until_gone(receive: Receive, work: Awaitable[None]) -> None:
     """Do the work while the client is there. Raises ClientGone once the work is cancelled and has ended."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnect(receive))
+    worker = asyncio.current_task()
+    assert worker is not None
+
+    def leave(watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled():
+            worker.cancel()
+
+    watch = asyncio.ensure_future(_disconnect(receive))
+    watch.add_done_callback(leave)
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        await task
+        await work
+    except asyncio.CancelledError:
+        if not watch.done() or worker.uncancel():
+            raise  # somebody else ends us too
+        raise ClientGone from None
     finally:
-        for each in (task, gone):
-            each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        watch.remove_done_callback(leave)
+        watch.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:
