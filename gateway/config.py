@@ -25,6 +25,7 @@ from engines.signals import Signal
 from gateway.config_source import ConfigError, Source, Step
 
 DEFAULT_FILE = "pharos.yaml"
+MAX_FILE_BYTES = 1024 * 1024  # YAML takes a second for each MiB
 
 
 class Seconds(float):
@@ -154,7 +155,8 @@ class Config(_Strict, frozen=True):
 def split_address(listen: str) -> tuple[str, int]:
     """`:8090`, `127.0.0.1:8090` and `[::1]:8090`. Raises ConfigError."""
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    good = re.fullmatch(r"[0-9]{1,5}", port) and not re.search(r"[\s/*@]", host)
+    if not colon or not good or int(port) > 65535:
         raise ConfigError(f"listen: {listen!r} is not host:port (for all addresses write 0.0.0.0:8090)")
     return host.strip("[]") or "0.0.0.0", int(port)
 
@@ -174,13 +176,17 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
     named = path is not None or bool(environ.get("PHAROS_CONFIG"))
     path = path or config_path(environ)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        text = content.decode("utf-8")
     except FileNotFoundError:
         if named:
             raise ConfigError(f"{path}: no such file (PHAROS_CONFIG names it)") from None
         return override(local(), environ)
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: cannot be read ({e})") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: is over {MAX_FILE_BYTES} bytes: is that the config?")
     return override(parse(text, str(path), environ), environ)
 
 
@@ -218,8 +224,10 @@ def parse(text: str, name: str, environ: Mapping[str, str]) -> Config:
     try:
         data = yaml.safe_load(text)
         config = msgspec.convert(source.with_env(data, environ), Config, dec_hook=_convert)
-    except (yaml.YAMLError, RecursionError) as e:
+    except yaml.YAMLError as e:
         raise ConfigError(f"{name}: {e}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply, or an anchor holds itself") from None
     except msgspec.ValidationError as e:
         raise source.explain(str(e)) from None
     _check(config, source)
@@ -231,7 +239,9 @@ SIZES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "KB": 1000, "MB": 
 
 
 def _convert(kind: type, value: object) -> object:
-    if kind is Secret and isinstance(value, str):
+    if kind is Secret:
+        if not isinstance(value, str):
+            raise ValueError("a key is text: put it into quotes")
         return Secret(value)
     if kind is Seconds:
         return Seconds(_quantity(value, UNITS, "a duration such as 5s, 10m or 1h"))
@@ -241,7 +251,9 @@ def _convert(kind: type, value: object) -> object:
 
 
 def _quantity(value: object, units: Mapping[str, float], wanted: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", value) if isinstance(value, str) else None
+    # 15 digits: more would be an error of typing, and then one of arithmetic.
+    number = r"([0-9]{1,15}(?:\.[0-9]+)?)\s*([A-Za-z]+)"
+    match = re.fullmatch(number, value) if isinstance(value, str) else None
     if match is None or match[2] not in units or float(match[1]) == 0:
         raise ValueError(f"{value!r} is not {wanted}")
     return float(match[1]) * units[match[2]]
@@ -270,12 +282,13 @@ POLICIES = ("cost", "least_load")
 
 
 def _check_backend(backend: BackendConfig) -> None:
-    url = urlsplit(backend.url)
     try:
+        url = urlsplit(backend.url)
         good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         good = False
-    if not good:
+    # urlsplit passes over line breaks, and takes a space for a part of the name.
+    if not good or re.search(r"[\s\x00-\x20\x7f]", backend.url):
         raise ConfigError(f"url: {backend.url!r} is not http://host:port")
     if url.path not in ("", "/") or url.query or url.fragment:
         raise ConfigError(

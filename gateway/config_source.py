@@ -64,14 +64,28 @@ class Source:
                         raise ConfigError(f"{self.name} line {line}: {key.value} is given twice")
                     seen.add(str(key.value))
 
-    def with_env(self, value: Any, environ: Mapping[str, str], at: tuple[Step, ...] = ()) -> Any:  # noqa: ANN401 (YAML)
-        if isinstance(value, dict):
-            return {k: self.with_env(v, environ, (*at, k)) for k, v in value.items()}
-        if isinstance(value, list):
-            return [self.with_env(v, environ, (*at, i)) for i, v in enumerate(value)]
-        if not isinstance(value, str):
-            return value
+    def with_env(self, value: Any, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 (YAML)
+        """`value` with every `${NAME}` filled in. Raises ConfigError, and RecursionError.
 
+        What an anchor names stays one object: ten lines of anchors can stand for a billion values.
+        """
+        done: dict[int, Any] = {}
+
+        def fill(value: Any, at: tuple[Step, ...]) -> Any:  # noqa: ANN401
+            if isinstance(value, str):
+                return self._filled(value, environ, at)
+            if id(value) not in done:
+                if isinstance(value, dict):
+                    done[id(value)] = {k: fill(v, (*at, k)) for k, v in value.items()}
+                elif isinstance(value, list):
+                    done[id(value)] = [fill(v, (*at, i)) for i, v in enumerate(value)]
+                else:
+                    return value
+            return done[id(value)]
+
+        return fill(value, ())
+
+    def _filled(self, value: str, environ: Mapping[str, str], at: tuple[Step, ...]) -> str:
         def variable(match: re.Match[str]) -> str:
             if match[1] not in environ:
                 raise self.error(f"{_dotted(at)}: the environment has no {match[1]}", at)

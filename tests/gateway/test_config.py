@@ -164,3 +164,45 @@ backends:
   - {url: 'http://b:1', probes: *mine}
 """
     assert [b.probes[0].name for b in parse(text, "pharos.yaml", {}).backends] == ["p", "p"]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://a\u2100b:1", '"http://a\\nb:1"', "http://mac mini:11434"]
+)
+def test_an_address_that_is_none_is_refused_with_its_line(url: str) -> None:
+    said = refused(f"backends:\n  - url: {url}\n")
+    assert said.startswith("pharos.yaml line 2: backends[0]: url: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"limits: {{body: {'9' * 400}GiB}}",
+        f"limits: {{idle: {'9' * 400}d}}",
+        f"listen: 127.0.0.1:{'9' * 5000}",
+        "listen: http://127.0.0.1:8090",
+        'listen: "*:8090"',
+    ],
+)
+def test_a_value_out_of_this_world_is_refused_with_its_line(text: str) -> None:
+    assert refused(text).startswith("pharos.yaml line 1: ")
+
+
+def test_anchors_that_multiply_cost_nothing() -> None:
+    lines = ["x0: &x0 [a, a]"] + [f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, 64)]
+    assert "unknown field" in refused("\n".join(lines))
+
+
+def test_an_anchor_that_holds_itself_is_said_to() -> None:
+    assert "an anchor holds itself" in refused("backends: &b [*b]")
+
+
+def test_a_key_of_digits_alone_wants_quotes() -> None:
+    said = refused("backends:\n  - url: http://a:1\n    api_key: 4711\n")
+    assert "put it into quotes" in said
+    assert "4711" not in said
+
+
+def test_a_file_that_is_no_config_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="is that the config"):
+        load(Path("/dev/zero"), {})
