@@ -139,7 +139,7 @@ def _log_done(done: Done) -> None:
     requests_log.debug(
         "id=%s path=%s model=%s backend=%s reason=%r status=%s outcome=%s first_byte_s=%s total_s=%.3f",
         done.request_id, done.path, done.model, done.backend, done.reason, done.status, done.outcome,
-        None if done.first_byte_s is None else round(done.first_byte_s, 3), done.total_s,
+        None if done.first_byte_s is None else round(done.first_byte_s, 6), done.total_s,
     )  # fmt: skip
 
 
