@@ -44,8 +44,12 @@ def to_engine(headers: Iterable[Header], api_key: str | None) -> list[Header]:
 
 
 def to_client(headers: Iterable[Header]) -> list[Header]:
-    """What a client gets of an engine's headers. Length stays: the body is passed on unchanged."""
-    return _end_to_end(headers, NOT_FOR_THE_CLIENT)
+    """What a client gets of an engine's headers. Length stays: the body is passed on unchanged.
+
+    `x-pharos-` is ours to say: an engine, or another Pharos behind this one, does not answer for it.
+    """
+    kept = _end_to_end(headers, NOT_FOR_THE_CLIENT)
+    return [h for h in kept if not h[0].startswith(b"x-pharos-")]
 
 
 def _end_to_end(headers: Iterable[Header], dropped: frozenset[bytes]) -> list[Header]:

@@ -129,6 +129,9 @@ class Upstream:
             ) from None
         finally:
             _reused.reset(token)
+        if response.status_code < 200:  # 101 would leave the client waiting for another protocol
+            await response.aclose()
+            raise EngineFault(Fault.DIED, f"its reply has the status {response.status_code}")
         return Reply(response, self._first_byte_s, self._idle_s)
 
     async def close(self) -> None:
@@ -180,4 +183,6 @@ def _fault(e: httpx.HTTPError) -> EngineFault:
 
 
 def _brief(e: Exception) -> str:
+    if isinstance(e.__cause__, aiohttp.ServerDisconnectedError):  # its text is the half-read reply's repr
+        return "the engine closed it"
     return str(e)[:160] or type(e.__cause__ or e).__name__
