@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 
@@ -19,10 +20,17 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.scraper import Scraper
 from gateway.proxy.answer import Answer
 from gateway.proxy.consumer import Consumer, Done
+from gateway.proxy.headers import value
+from gateway.proxy.refusals import Refusal
 from gateway.proxy.upstream import Upstream
 
 log = logging.getLogger("pharos")
 requests_log = logging.getLogger("pharos.requests")
+
+INSTANCE = "x-pharos-instance"
+"""Goes with every scrape, so that a backend whose address is our own is seen and not used."""
+
+ITSELF = Refusal(508, "loop", "This address is the Pharos that asks: a backend must be an engine.")
 
 FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
@@ -35,6 +43,7 @@ class Gateway:
         self.config, self.now = config, now
         self.backends = [Backend(b) for b in config.backends]
         self.fleet = Fleet(self.backends)
+        self.instance = secrets.token_hex(8)
         self.draining = self.ready = False
         self.in_flight = 0
         self._grace_until = 0.0
@@ -60,7 +69,9 @@ class Gateway:
         self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
         for backend in self.backends:
             self._pools[backend] = Upstream(backend.url, limits.first_byte, limits.idle)
-            headers = {"authorization": f"Bearer {backend.api_key}"} if backend.api_key else {}
+            headers = {INSTANCE: self.instance}
+            if backend.api_key:
+                headers["authorization"] = f"Bearer {backend.api_key}"
             scraper = Scraper(backend, HttpFetch(self._scraping, backend.url, headers), self.now)
             self._scrapers.append(scraper)
             self._tasks.append(asyncio.create_task(scraper.run()))
@@ -117,7 +128,10 @@ class Gateway:
             return
         self.in_flight += 1
         try:
-            await self.consumer(scope, receive, send)
+            if value(scope["headers"], INSTANCE.encode()) == self.instance.encode():
+                await Answer(scope, send, "loop").refuse(ITSELF)
+            else:
+                await self.consumer(scope, receive, send)
         finally:
             self.in_flight -= 1
             if not self.in_flight:

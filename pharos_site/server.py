@@ -6,7 +6,7 @@ and the endpoints; what a gateway needs besides is here (seen missing in Daphne 
 
 - The application is started by ASGI lifespan before anybody can connect. If that fails the process says why
   and ends with code 1.
-- The first SIGTERM or SIGINT drains: new requests are taken during the application's grace, then the listener
+- The first SIGTERM, SIGINT or SIGHUP drains: new requests are taken during the application's grace, then the listener
   closes and idle connections with it; running requests end whole; code 0. A second signal ends the process
   at once, as that signal does by default.
 - A request is forgotten when its application returns, not by a timer.
@@ -81,7 +81,7 @@ class PharosServer(Server):
         asyncio.set_event_loop(loop)
         loop.set_debug(self.verbosity >= 3)
         if self.signal_handlers:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # HUP: its terminal was closed
                 loop.add_signal_handler(number, self._signalled, number)
         reactor.callWhenRunning(self._begin, loop)
         reactor.run(installSignalHandlers=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import environ
@@ -23,4 +24,7 @@ ASGI_APPLICATION = "pharos_site.asgi.application"
 DATABASES: dict[str, dict[str, str]] = {}
 USE_TZ = True
 TIME_ZONE = "UTC"  # Django puts its own default, Chicago, into the process's TZ otherwise
-LOGGING = logs.config(env.str("PHAROS_LOG_LEVEL", default="INFO"))
+try:
+    LOGGING = logs.config(env.str("PHAROS_LOG_LEVEL", default="INFO"))
+except ValueError as e:
+    sys.exit(str(e))

@@ -139,6 +139,8 @@ class Passage:
             if reply.status in BACK_PRESSURE_OR_FAILED and self._another():
                 log.info("backend %s answered %d: trying another", backend.url, reply.status)
                 raise _Elsewhere
+            if 300 <= reply.status < 400:
+                raise _redirected(reply, backend)
             if reply.status >= 400 and not _is_json(reply):
                 raise await _in_words(reply, backend)
             self.tap = _tap(reply, self.answer)
@@ -240,6 +242,13 @@ async def _in_words(reply: Reply, backend: Backend) -> Refusal:
     words = " ".join(re.sub(r"<[^>]*>", " ", text.decode("utf-8", "replace")).split())[:200]
     message = f"The engine at {backend.url} answered {reply.status}: {words or 'nothing'}"
     return Refusal(reply.status, "engine_error", message)
+
+
+def _redirected(reply: Reply, backend: Backend) -> Refusal:
+    """A client that followed it would send its prompt past Pharos."""
+    to = (value(reply.headers, b"location") or b"elsewhere").decode("latin-1")[:200]
+    message = f"{backend.url} redirects to {to}: that address belongs into the config."
+    return Refusal(502, "engine_redirects", message)
 
 
 def _request_id(headers: list[Header]) -> str:

@@ -13,7 +13,7 @@ from tests.stub import Peer, Request, stub
 NOWHERE = "http://127.0.0.1:1"
 
 
-async def get(gateway: Gateway, path: str) -> tuple[int, Any]:
+async def get(gateway: Gateway, path: str, *headers: tuple[bytes, bytes]) -> tuple[int, Any]:
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -22,7 +22,7 @@ async def get(gateway: Gateway, path: str) -> tuple[int, Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await gateway({"type": "http", "path": path, "method": "GET", "headers": []}, receive, send)
+    await gateway({"type": "http", "path": path, "method": "GET", "headers": list(headers)}, receive, send)
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
@@ -82,3 +82,20 @@ async def test_a_request_longer_than_the_drain_timeout_does_not_hold_it() -> Non
     gateway.in_flight = 1
     gateway.begin_drain()
     await asyncio.wait_for(gateway.drained(), 1)
+
+
+async def test_a_scrape_of_our_own_is_told_whom_it_asks() -> None:
+    gateway = Gateway(Config())
+    status, body = await get(gateway, "/v1/models", (b"x-pharos-instance", gateway.instance.encode()))
+    assert (status, body["error"]["code"]) == (508, "loop")
+    other, _ = await get(gateway, "/v1/models", (b"x-pharos-instance", b"another"))
+    assert other == 200, "another Pharos may stand behind this one"
+
+
+async def test_every_scrape_says_who_asks() -> None:
+    async with stub(engine) as s:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url)]))
+        await gateway.start()
+        await ready(gateway)
+        await gateway.stop()
+    assert {tuple(r.header("x-pharos-instance")) for r in s.requests} == {(gateway.instance,)}

@@ -69,6 +69,16 @@ def test_a_second_signal_ends_at_once_with_a_stream_in_flight(start: Start) -> N
         assert server.wait(1) == -signal.SIGTERM
 
 
+def test_a_closed_terminal_lets_a_stream_end_whole(start: Start) -> None:
+    server = start(TEST_GRACE="0.1")
+    with server.client() as client:
+        client.ask("GET", "/stream?n=10&gap=0.05")
+        client.until(b"000000 x")
+        server.process.send_signal(signal.SIGHUP)
+        client.until(b"000009 x\r\n0\r\n\r\n")
+    assert server.wait() == 0
+
+
 def test_ctrl_c_with_nothing_in_flight_ends_within_the_grace(start: Start) -> None:
     server = start(TEST_GRACE="0.1")
     with server.client() as idle:

@@ -452,3 +452,16 @@ async def test_a_wrong_method_is_named() -> None:
     async with gateway("http://127.0.0.1:1") as g:
         client = await g.ask(path="/v1/chat/completions", method="GET")
     assert (client.status, client.error["message"]) == (405, "This path takes POST, not GET.")
+
+
+async def test_a_redirect_is_not_passed_on() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.send(
+            b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other:1/x\r\nContent-Length: 0\r\n\r\n"
+        )
+
+    async with stub(engine) as s, gateway(s.url) as g:
+        client = await g.ask()
+    assert (client.status, client.error["code"]) == (502, "engine_redirects")
+    assert "redirects to http://other:1/x" in client.error["message"]
+    assert b"location" not in client.headers
