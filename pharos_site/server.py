@@ -6,9 +6,9 @@ and the endpoints; what a gateway needs besides is here (seen missing in Daphne 
 
 - The application is started by ASGI lifespan before anybody can connect. If that fails the process says why
   and ends with code 1.
-- The first SIGTERM, SIGINT or SIGHUP drains: new requests are taken during the application's grace, then the listener
-  closes and idle connections with it; running requests end whole; code 0. A second signal ends the process
-  at once, as that signal does by default.
+- The first SIGTERM, SIGINT or SIGHUP drains: new requests are taken during the application's grace, then the
+  listener closes and idle connections with it; running requests end whole; code 0. A second signal ends the
+  process at once, as that signal does by default.
 - A request is forgotten when its application returns, not by a timer.
 - Everything loaded is frozen out of the garbage collector's sight once the process serves.
 """
