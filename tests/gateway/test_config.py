@@ -66,6 +66,7 @@ drain: {grace: 1s, timeout: 1h}
         ("limits: {idle: 0s}\n", "is not a duration"),
         ("backends:\n  - url: http://a:1\n  - url: http://a:1/\n", "line 3: backends[1]: http://a:1/ is backends[0]"),
         ("backends:\n  - {url: gpu-box:80}\n", "line 2: backends[0]: url: 'gpu-box:80' is not http://host:port"),
+        ("backends: [{url: 'http://a b:1'}]\n", "is not http://host:port"),
         ("backends: [{url: 'http://a:99999'}]\n", "is not http://host:port"),
         ("backends: [{url: 'http://a:1/v1'}]\n", "give the address alone, http://a:1, without /v1"),
         ("backends: [{url: 'http://u:p@a:1'}]\n", "use api_key"),

@@ -335,9 +335,7 @@ def test_key_that_no_header_can_carry_is_wrong_use_and_not_shown(
     assert not key.strip() or key not in ran.err
 
 
-@pytest.mark.parametrize(
-    "url", ["http://a..b:81", "http://xn--:1", "http://256.256.256.256:1", "http://a b:1"]
-)
+@pytest.mark.parametrize("url", ["http://a..b:81", "http://xn--:1", "http://256.256.256.256:1"])
 def test_name_that_no_machine_can_have_is_an_error_in_words(url: str) -> None:
     config_file(f"backends: [{{url: '{url}'}}]")
     ran = run("--json")
