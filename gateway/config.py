@@ -142,7 +142,7 @@ class Drain(_Strict, frozen=True):
 
 class Config(_Strict, frozen=True):
     listen: str = "127.0.0.1:8090"
-    policy: str = "cost"
+    policy: str = "least_load"  # cost is named already, and not built yet
     backends: list[BackendConfig] = []
     limits: Limits = Limits()
     drain: Drain = Drain()

@@ -66,6 +66,8 @@ class Gateway:
 
     async def start(self) -> None:
         limits = self.config.limits
+        if self.config.policy != "least_load":
+            log.warning("policy %s is not built yet: least_load is used", self.config.policy)
         self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
         for backend in self.backends:
             self._pools[backend] = Upstream(backend.url, limits.first_byte, limits.idle)

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from gateway.config import BackendConfig, Config, Drain, FoundBackend, Seconds
 from gateway.runtime import Gateway
 from tests.stub import Peer, Request, stub
@@ -99,3 +101,10 @@ async def test_every_scrape_says_who_asks() -> None:
         await ready(gateway)
         await gateway.stop()
     assert {tuple(r.header("x-pharos-instance")) for r in s.requests} == {(gateway.instance,)}
+
+
+async def test_a_policy_that_is_not_built_yet_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    gateway = Gateway(Config(policy="cost"))
+    await gateway.start()
+    await gateway.stop()
+    assert "policy cost is not built yet: least_load is used" in caplog.text
