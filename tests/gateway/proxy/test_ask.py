@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.proxy.ask import decode, encode, understand
+from gateway.proxy.ask import decode, encode, key_of, understand
 from gateway.proxy.refusals import Refusal
+from gateway.proxy.routes import ROUTES
 
 
 def refused(body: bytes) -> str:
@@ -121,3 +124,76 @@ def test_anything_like_json_is_understood_or_refused(text: str) -> None:
         understand(text.encode("utf-8", "surrogatepass"))
     except Refusal as e:
         assert e.status == 400
+
+
+# -- what else is read of a request ------------------------------------------------------------
+
+STREAMED = {b"": (False, True), b',"stream":true': (True, True), b',"stream":false': (False, False),
+            b',"stream":null': (False, True)}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", STREAMED)
+def test_ollama_streams_unless_told_not_to_and_the_others_if_told_to(said: bytes) -> None:
+    body = b'{"model":"m"' + said + b"}"
+    asks = understand(body, ROUTES["/v1/chat/completions"]), understand(body, ROUTES["/api/chat"])
+    assert (asks[0].stream, asks[1].stream) == STREAMED[said]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/embeddings", "/api/embed", "/v1/messages/count_tokens", "/api/embeddings"]
+)
+def test_some_routes_never_stream(path: str) -> None:
+    assert not understand(b'{"model":"m","stream":true}', ROUTES[path]).stream
+
+
+def tokens(**fields: object) -> int:
+    return understand(json.dumps({"model": "m", **fields}).encode()).prompt_tokens
+
+
+def test_a_prompt_has_a_token_for_four_bytes_of_text() -> None:
+    text = "four" * 10_000
+    for fields in (
+        {"messages": [{"role": "user", "content": text}]},
+        {"prompt": text},
+        {"input": text},
+        {"system": text},
+    ):
+        assert 10_000 <= tokens(**fields) < 10_100
+
+
+@pytest.mark.parametrize("text", ["机器" * 20_000, "\U0001f600" * 10_000, 'a "quoted"\n line' * 3000])
+def test_an_escaped_prompt_is_as_long_as_one_that_is_not(text: str) -> None:
+    escaped = understand(json.dumps({"model": "m", "prompt": text}).encode()).prompt_tokens
+    plain = understand(json.dumps({"model": "m", "prompt": text}, ensure_ascii=False).encode()).prompt_tokens
+    assert escaped == pytest.approx(plain, rel=0.05)
+    assert plain == pytest.approx(len(text.encode()) / 4, rel=0.05)
+
+
+def test_an_image_is_no_text() -> None:
+    image = "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(1_000_000)).decode()
+    content = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": image}}]
+    assert tokens(messages=[{"role": "user", "content": content}]) < 6000
+
+
+def test_other_fields_are_no_prompt() -> None:
+    assert tokens(prompt="four" * 100, metadata="x" * 100_000) < 110
+
+
+def test_nothing_is_a_prompt_of_no_tokens() -> None:
+    assert tokens() == 0
+
+
+BEARER = (b"authorization", b"Bearer sk-1")
+
+
+def test_one_credential_is_one_key_however_it_is_presented() -> None:
+    assert key_of([BEARER]) == key_of([(b"x-api-key", b"sk-1")]) != key_of([(b"x-api-key", b"sk-2")])
+
+
+def test_a_key_tells_nothing_of_the_credential() -> None:
+    assert len(key_of([BEARER])) == 12
+    assert "sk-1" not in key_of([BEARER])
+
+
+def test_without_a_credential_all_are_one() -> None:
+    assert key_of([]) == key_of([(b"authorization", b"")]) == "anonymous"
