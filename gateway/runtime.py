@@ -134,7 +134,7 @@ class Gateway:
         self.in_flight += 1
         try:
             if value(scope["headers"], INSTANCE.encode()) == self.instance.encode():
-                await Answer(scope, send, "loop").refuse(ITSELF)
+                await Answer(scope, send, "loop", OPENAI).refuse(ITSELF)
             else:
                 await self.consumer(scope, receive, send)
         finally:

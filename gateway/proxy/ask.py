@@ -104,14 +104,17 @@ def prompt_tokens(fields: Mapping[str, bytes]) -> int:
 
 
 def _text_bytes(raw: bytes) -> float:
-    stride = BLOCK * max(1, -(-len(raw) // (BLOCK * BLOCKS)))
-    looked, text = 0, 0.0
-    for at in range(0, len(raw), stride):
-        block = raw[at : at + BLOCK]
-        looked += len(block)
-        if not _base64(block):
-            text += len(block) - _escaping(block)
-    return text / looked * len(raw) if looked else 0.0
+    if len(raw) <= BLOCK * BLOCKS:
+        return sum(_text_of(raw[at : at + BLOCK]) for at in range(0, len(raw), BLOCK))
+    # Both ends count for themselves alone: what is said beside an image stands there.
+    ends = _text_of(raw[:BLOCK]) + _text_of(raw[-BLOCK:])
+    inner = len(raw) - 2 * BLOCK
+    sample = [raw[at : at + BLOCK] for at in range(BLOCK, len(raw) - 2 * BLOCK, inner // BLOCKS)]
+    return ends + inner * sum(map(_text_of, sample)) / (BLOCK * len(sample))
+
+
+def _text_of(block: bytes) -> int:
+    return 0 if _base64(block) else len(block) - _escaping(block)
 
 
 def _base64(block: bytes) -> bool:
@@ -127,12 +130,11 @@ def _base64(block: bytes) -> bool:
 
 def _escaping(block: bytes) -> int:
     """Bytes that are there only because of JSON's escapes."""
-    if b"\\" not in block:
+    escapes = block.count(b"\\")
+    if not escapes:
         return 0
-    units = block.count(b"\\u")  # 6 bytes for a character that has 3 …
-    if units:  # … or 2, below U+0800; or for half of one that has 4
-        units = 3 * units + sum(block.count(b"\\u" + c) for c in (b"0", b"d", b"D"))
-    return units + block.count(b"\\n") + block.count(b'\\"')
+    units = block.count(b"\\u")  # 6 bytes for a character that has 3, or 2 below U+0800
+    return 3 * units + block.count(b"\\u0") + (escapes - units)
 
 
 # -- reading it --------------------------------------------------------------------------------
