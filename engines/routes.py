@@ -68,11 +68,15 @@ def _json(body: bytes) -> Any:  # noqa: ANN401 (whatever came)
         return None
 
 
-def _message(said: object) -> str:
+def complaint(body: bytes) -> str:
     """The text of an error in any of the engines' shapes; empty when it has none."""
+    return _message(_json(body))
+
+
+def _message(said: object) -> str:
     if not isinstance(said, dict):
         return ""
-    error = said.get("error", said.get("message"))
+    error = said.get("error", said.get("message", said.get("detail")))
     if isinstance(error, dict):
         error = error.get("message")
     return error if isinstance(error, str) else ""

@@ -133,6 +133,7 @@ class Limits(_Strict, frozen=True):
     first_byte: Seconds = Seconds(600)  # a cold model of tens of GB, then a long prompt
     idle: Seconds = Seconds(300)  # between two pieces of a reply
     write_stall: Seconds = Seconds(60)  # a client that does not read
+    wait_comment: Seconds = Seconds(10)  # clients in Node give up after 300 s without a byte
 
 
 class Drain(_Strict, frozen=True):
@@ -143,6 +144,7 @@ class Drain(_Strict, frozen=True):
 class Config(_Strict, frozen=True):
     listen: str = "127.0.0.1:8090"
     policy: str = "least_load"  # cost is named already, and not built yet
+    show_backend: bool = True  # x-pharos-backend and x-pharos-reason on replies
     backends: list[BackendConfig] = []
     limits: Limits = Limits()
     drain: Drain = Drain()

@@ -19,6 +19,7 @@ from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.scraper import Scraper
 from gateway.proxy.answer import Answer
+from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.headers import value
 from gateway.proxy.refusals import Refusal
@@ -52,7 +53,9 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._scrapers: list[Scraper] = []
         self._scraping: httpx.AsyncClient | None = None
-        self.consumer = Consumer(self.fleet, self._pools, config.limits, _log_done, now)
+        self.consumer = Consumer(
+            self.fleet, self._pools, config.limits, _log_done, now, show_backend=config.show_backend
+        )
 
     @property
     def limits(self) -> Limits:
@@ -131,7 +134,7 @@ class Gateway:
         self.in_flight += 1
         try:
             if value(scope["headers"], INSTANCE.encode()) == self.instance.encode():
-                await Answer(scope, send, "loop").refuse(ITSELF)
+                await Answer(scope, send, "loop", OPENAI).refuse(ITSELF)
             else:
                 await self.consumer(scope, receive, send)
         finally:
@@ -145,7 +148,9 @@ class Gateway:
             "status": state,
             "backends": {b.url: b.error or "up" for b in self._shown()},
         }
-        await Answer(scope, send, "health").json(200 if state == "ok" else 503, json.dumps(body).encode())
+        await Answer(scope, send, "health", OPENAI).whole(
+            200 if state == "ok" else 503, json.dumps(body).encode()
+        )
 
     def _shown(self) -> list[Backend]:
         return [b for b in self.backends if b.up or not b.searched]
@@ -153,9 +158,9 @@ class Gateway:
 
 def _log_done(done: Done) -> None:
     requests_log.debug(
-        "id=%s path=%s model=%s backend=%s reason=%r status=%s outcome=%s first_byte_s=%s total_s=%.3f",
-        done.request_id, done.path, done.model, done.backend, done.reason, done.status, done.outcome,
-        None if done.first_byte_s is None else round(done.first_byte_s, 6), done.total_s,
+        "id=%s %s %r model=%r backend=%s reason=%r status=%s outcome=%s first_byte_s=%s total_s=%.3f",
+        done.request_id, done.method, done.path, done.model, done.backend, done.reason, done.status,
+        done.outcome, None if done.first_byte_s is None else round(done.first_byte_s, 6), done.total_s,
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class Recipe:
     load_interval_s: float = 1.0  # between rounds of load probes
     untrue_usage: frozenset[str] = frozenset()  # paths in replies that hold a guess, see usage.read_usage
     closes_after_stream: bool = False  # closes a connection that carried a stream, whatever its headers say
+    native_api: bool = False  # serves Ollama's own /api routes, and takes `name` for `name:latest`
     advice: Callable[[Findings], list[str]] = (
         lambda _findings: []
     )  # what will surprise a new user, and the mend

@@ -250,6 +250,7 @@ def _hint(findings: Findings, path: Path, shape: type[Shape]) -> Shape | None:
 RECIPE = Recipe(
     kind="ollama",
     title="Ollama",
+    native_api=True,
     probes=(
         OLLAMA_VERSION,
         OLLAMA_TAGS,

@@ -1,42 +1,69 @@
-"""Answers made of what all backends list."""
+"""Answers made of what all backends list. Pure: values in, bytes out."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
-
-from gateway.fleet.fleet import Fleet
-from gateway.proxy.refusals import Refusal
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 STARTED = int(time.time())  # clients want a creation date for a model, and this is when we first could say it
 
-
-def models(fleet: Fleet, name: str = "") -> bytes:
-    """OpenAI's model list, or with a name that one model. Raises Refusal (404)."""
-    served = fleet.models()
-    if not name:
-        return _json({"object": "list", "data": [_entry(n) for n in sorted(served)]})
-    if name not in served:
-        raise no_such_model(fleet, name)
-    return _json(_entry(name))
+Entry = Mapping[str, object]
 
 
-def _entry(name: str) -> dict[str, object]:
+def openai_models(names: Iterable[str]) -> bytes:
+    return encoded({"object": "list", "data": [_openai(n) for n in sorted(names)]})
+
+
+def openai_model(name: str) -> bytes:
+    return encoded(_openai(name))
+
+
+def _openai(name: str) -> Entry:
     return {"id": name, "object": "model", "created": STARTED, "owned_by": "pharos"}
 
 
-def no_such_model(fleet: Fleet, name: str) -> Refusal:
-    served = sorted(fleet.models())
-    near = difflib.get_close_matches(name[:200], served, n=1)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
-    elif served:
-        hint = f"served now: {', '.join(served[:10])}" + (" …" if len(served) > 10 else "")
-    else:
-        hint = "no engine is up: see `manage.py pharos_doctor`"
-    return Refusal(404, "model_not_found", f"No engine serves the model {name[:200]!r}; {hint}.")
+def anthropic_models(names: Iterable[str]) -> bytes:
+    """All on one page, whatever `limit` asks for: its clients follow `has_more`."""
+    listed = sorted(names)
+    ends = {"first_id": listed[0] if listed else None, "last_id": listed[-1] if listed else None}
+    return encoded({"data": [_anthropic(n) for n in listed], "has_more": False, **ends})
 
 
-def _json(value: object) -> bytes:
+def anthropic_model(name: str) -> bytes:
+    return encoded(_anthropic(name))
+
+
+def _anthropic(name: str) -> Entry:
+    created = datetime.fromtimestamp(STARTED, UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": name, "display_name": name, "created_at": created}
+
+
+def ollama_models(lists: Iterable[Sequence[Entry]]) -> bytes:
+    """Ollama's lists as one. A model that several engines have stands there once, under its first name."""
+    found: dict[str, Entry] = {}
+    for entries in lists:
+        for entry in entries:
+            found.setdefault(str(entry.get("name")).removesuffix(":latest"), entry)
+    return encoded({"models": list(found.values())})
+
+
+def renamed(entry: Entry, aliases: Mapping[str, str]) -> Entry:
+    """With the name that clients use."""
+    name = str(entry.get("name"))
+    return {**entry, "name": aliases[name], "model": aliases[name]} if name in aliases else entry
+
+
+def oldest(versions: Iterable[str]) -> str | None:
+    """Clients switch features on by it, so all engines must have them."""
+    return min(versions, key=_ordered, default=None)
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    numbers = version.partition("-")[0].split(".")
+    return tuple(int(n) if n.isdecimal() else 0 for n in numbers)
+
+
+def encoded(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from gateway.asgi import CONNECTION, Receive, Scope, Send
-from gateway.proxy.apis import Family, family_of
+from gateway.proxy.apis import ANTHROPIC, Family
 from gateway.proxy.headers import Header
 from gateway.proxy.refusals import Refusal
 
@@ -22,14 +22,15 @@ class ReplyCut(Exception):
 class Answer:
     """The reply to one client: at most one start, and after it an end or a cut."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
-        self._scope, self._send, self.request_id = scope, send, request_id
-        self.family: Family = family_of(scope["path"])
+    def __init__(self, scope: Scope, send: Send, request_id: str, family: Family) -> None:
+        self._scope, self._send, self.request_id, self.family = scope, send, request_id, family
         self.started = False
 
     async def start(self, status: int, headers: list[Header]) -> None:
         self.started = True
         headers = [*headers, (b"x-request-id", self.request_id.encode()), (b"x-accel-buffering", b"no")]
+        if self.family is ANTHROPIC:  # where its clients look for it
+            headers.append((b"request-id", self.request_id.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, piece: bytes) -> None:
@@ -38,14 +39,21 @@ class Answer:
     async def end(self, body: bytes = b"") -> None:
         await self._send({"type": "http.response.body", "body": body})
 
-    async def json(self, status: int, body: bytes, headers: list[Header] | None = None) -> None:
+    async def whole(
+        self, status: int, body: bytes, kind: bytes = b"application/json", headers: Sequence[Header] = ()
+    ) -> None:
+        """A reply of our own. To a HEAD it is the headers alone, with the length of what a GET brings."""
         length = (b"content-length", str(len(body)).encode())
-        await self.start(status, [(b"content-type", b"application/json"), length, *(headers or [])])
+        await self.start(status, [(b"content-type", kind), length, *headers])
         await self.end(b"" if self._scope["method"] == "HEAD" else body)
 
     async def refuse(self, refusal: Refusal) -> None:
-        headers = [] if refusal.retry_after is None else [(b"retry-after", refusal.retry_after)]
-        await self.json(refusal.status, self.family.error(refusal), headers)
+        """As a reply, or as the last event of a stream that began, which is then cut: may raise ReplyCut."""
+        if self.started:
+            await self.write(self.family.error_event(refusal))
+            self.cut()
+        else:
+            await self.whole(refusal.status, self.family.error(refusal), headers=refusal.headers)
 
     def cut(self) -> None:
         """End a reply that has begun in a way that no client takes for a complete one. May raise ReplyCut."""

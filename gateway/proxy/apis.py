@@ -25,6 +25,7 @@ class Family:
     error: Callable[[Refusal], bytes]  # the body of a plain reply
     error_event: Callable[[Refusal], bytes]  # one whole event of a stream
     ends: Callable[[bytes], bool]
+    framing: Framing  # of its streams
 
 
 # -- what ends a generation --------------------------------------------------------------------
@@ -123,28 +124,23 @@ OPENAI = Family(
     error=_openai,
     error_event=lambda refusal: b"data: " + _openai(refusal) + b"\n\n",
     ends=_openai_ends,
+    framing=Framing.SSE,
 )
 RESPONSES = Family(
     error=_openai,
     error_event=lambda refusal: b"event: response.failed\ndata: " + _responses_failed(refusal) + b"\n\n",
     ends=_ends_with("response.completed", "response.failed", "response.incomplete", "error"),
+    framing=Framing.SSE,
 )
 ANTHROPIC = Family(
     error=_anthropic,
     error_event=lambda refusal: b"event: error\ndata: " + _anthropic(refusal) + b"\n\n",
     ends=_ends_with("message_stop", "error"),
+    framing=Framing.SSE,
 )
 OLLAMA = Family(
     error=_ollama,
     error_event=lambda refusal: _ollama(refusal) + b"\n",
     ends=_ollama_ends,
+    framing=Framing.NDJSON,
 )
-
-
-def family_of(path: str) -> Family:
-    """The family in whose shape errors on this path are told, for unknown paths too."""
-    if path.startswith("/api/"):
-        return OLLAMA
-    if path.startswith("/v1/messages"):
-        return ANTHROPIC
-    return RESPONSES if path.startswith("/v1/responses") else OPENAI

@@ -9,30 +9,38 @@ model than the one checked here.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.decoder import JSONDecoder
 
 import msgspec
 
+from gateway.proxy.headers import Header, value
 from gateway.proxy.refusals import Refusal
+from gateway.proxy.routes import CHAT, Route
 
 CHECKED = ("model", "stream", "stream_options")
+ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    route: Route
     model: str
     stream: bool
     body: bytes  # as the client sent it
     fields: Mapping[str, bytes]  # name -> raw JSON value, in the client's order
+    named_by: str = "model"  # the field that names the model
+    prompt_tokens: int = 0  # an estimate, see `prompt_tokens`
+    key: str = ANONYMOUS  # whose turn it is, see `key_of`
 
     def body_for(self, model: str) -> bytes:
         """The body with the engine's name of the model."""
         if model == self.model:
             return self.body
-        return encode({**self.fields, "model": json.dumps(model, ensure_ascii=False).encode()})
+        return encode({**self.fields, self.named_by: json.dumps(model, ensure_ascii=False).encode()})
 
 
 def encode(fields: Mapping[str, bytes]) -> bytes:
@@ -40,22 +48,84 @@ def encode(fields: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join(members) + b"}"
 
 
-def understand(body: bytes) -> Ask:
+def understand(body: bytes, route: Route = CHAT, headers: Sequence[Header] = ()) -> Ask:
     """Raises Refusal (400) for what is not a JSON object with a model name."""
     fields = decode(body)
+    checked = {*CHECKED, *route.named_by}
     for name in fields:
-        if name not in CHECKED and name.casefold() in CHECKED:
+        if name not in checked and name.casefold() in checked:
             raise _bad(
                 f"The field {name!r} must be written {name.casefold()!r}: engines disagree on its case."
             )
-    if "model" not in fields:
+    named_by, model = _model(fields, route)
+    raw = fields.get("stream", b"").strip()
+    # Ollama streams unless told not to; `null` is not telling.
+    stream = route.streams is not None and (raw != b"false" if route.streams else raw == b"true")
+    return Ask(route, model, stream, body, fields, named_by, prompt_tokens(fields), key_of(headers))
+
+
+def _model(fields: Mapping[str, bytes], route: Route) -> tuple[str, str]:
+    given = [name for name in route.named_by if name in fields]
+    if not given:
         raise _bad(
             'The request names no model: add "model". GET /v1/models lists the names.', "model_required"
         )
-    model = _text(fields["model"])
-    if not model:
-        raise _bad('"model" must be the name of a model, as text. GET /v1/models lists the names.')
-    return Ask(model, fields.get("stream", b"").strip() == b"true", body, fields)
+    for name in given:
+        if model := _text(fields[name]):
+            return name, model
+    raise _bad(f'"{given[0]}" must be the name of a model, as text. GET /v1/models lists the names.')
+
+
+def key_of(headers: Sequence[Header]) -> str:
+    """A short name of the credential a request presents, from which the credential cannot be had back."""
+    given = value(headers, b"authorization") or value(headers, b"x-api-key")
+    if not given:
+        return ANONYMOUS
+    bearer = given[7:] if given[:7].lower() == b"bearer " else given
+    return hashlib.sha256(bearer.strip()).hexdigest()[:12]
+
+
+# -- how long the prompt is --------------------------------------------------------------------
+
+PROMPT = ("messages", "prompt", "input", "system", "tools", "instructions", "suffix", "template")
+BYTES_PER_TOKEN = 4  # of decoded text: 2.8 to 6.2 in several languages, code and tokenizers
+BLOCK = 4096
+BLOCKS = 256
+"""At most so many blocks are looked at, evenly spread: 1 MiB, some 0.2 ms, whatever the size of the body."""
+
+
+def prompt_tokens(fields: Mapping[str, bytes]) -> int:
+    """About how many tokens the prompt has, without decoding it.
+
+    What JSON adds around a message stands for what a chat template adds. Images are left out: a block of
+    ASCII without a blank, a quote or a backslash is base64 and no text.
+    """
+    return round(sum(_text_bytes(fields[name]) for name in PROMPT if name in fields) / BYTES_PER_TOKEN)
+
+
+def _text_bytes(raw: bytes) -> float:
+    stride = BLOCK * max(1, -(-len(raw) // (BLOCK * BLOCKS)))
+    looked, text = 0, 0.0
+    for at in range(0, len(raw), stride):
+        block = raw[at : at + BLOCK]
+        looked += len(block)
+        if not _base64(block):
+            # \u4e2d is 6 bytes for a character of 3, and a pair of them 12 for one of 4
+            text += len(block) - 3.5 * block.count(b"\\u") - block.count(b"\\n") - block.count(b'\\"')
+    return text / looked * len(raw) if looked else 0.0
+
+
+def _base64(block: bytes) -> bool:
+    return (
+        len(block) == BLOCK
+        and block.isascii()
+        and b" " not in block
+        and b'"' not in block
+        and b"\\" not in block
+    )
+
+
+# -- reading it --------------------------------------------------------------------------------
 
 
 def _text(raw: bytes) -> str | None:

@@ -60,3 +60,8 @@ def _end_to_end(headers: Iterable[Header], dropped: frozenset[bytes]) -> list[He
 
 def value(headers: Iterable[Header], name: bytes) -> bytes | None:
     return next((v for k, v in headers if k.lower() == name), None)
+
+
+def text(words: str) -> bytes:
+    """Words as a header's value: one line of printable ASCII."""
+    return "".join(c if " " <= c <= "~" else "?" for c in words).encode()

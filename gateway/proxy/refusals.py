@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gateway.proxy.headers import Header
+
 
 class Refusal(Exception):
     """A reply of the gateway's own.
@@ -10,9 +14,19 @@ class Refusal(Exception):
     and two of the SDKs ignore larger values.
     """
 
-    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, retry_after_s: float | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.status, self.code, self.message, self.retry_after_s = status, code, message, retry_after_s
+        self._headers = tuple(headers)
+
+    @property
+    def headers(self) -> list[Header]:
+        """What goes out with it, besides what every reply has."""
+        after = self.retry_after
+        return [*self._headers, *([(b"retry-after", after)] if after is not None else [])]
 
     @property
     def kind(self) -> str:

@@ -84,9 +84,10 @@ class Upstream:
         self._pooled, self._single = _connections(reuse=True), _connections(reuse=False)
 
     async def send(
-        self, path: str, headers: list[Header], body: bytes, *, own_connection: bool = False
-    ) -> Reply:
-        """POST `body`. Raises EngineFault.
+        self, path: str, headers: list[Header], body: bytes, *, own_connection: bool = False,
+        method: str = "POST",
+    ) -> Reply:  # fmt: skip
+        """Raises EngineFault.
 
         `own_connection` opens one for this request alone: llama.cpp closes after a stream whatever its
         headers announce, and the next request on that connection would be lost (b10068 to b10434).
@@ -94,27 +95,28 @@ class Upstream:
         engine closing it: it is sent once more, on a fresh one.
         """
         if own_connection:
-            return await self._send(self._single, path, headers, body, [])
+            return await self._send(self._single, method, path, headers, body, [])
         reused: list[bool] = []
         try:
-            return await self._send(self._pooled, path, headers, body, reused)
+            return await self._send(self._pooled, method, path, headers, body, reused)
         except EngineFault as fault:
             if fault.fault is not Fault.DIED or not reused:
                 raise
             first = fault
         try:
-            return await self._send(self._single, path, headers, body, [])
+            return await self._send(self._single, method, path, headers, body, [])
         except EngineFault as again:
             if again.fault is Fault.REFUSED:  # no race then: the engine died of it, or with it
                 raise first from None
             raise
 
     async def _send(
-        self, transport: AiohttpTransport, path: str, headers: list[Header], body: bytes, reused: list[bool]
-    ) -> Reply:
+        self, transport: AiohttpTransport, method: str, path: str, headers: list[Header], body: bytes,
+        reused: list[bool],
+    ) -> Reply:  # fmt: skip
         timeout = {"connect": CONNECT_S}
         url = self._base + path
-        request = httpx.Request("POST", url, headers=headers, content=body, extensions={"timeout": timeout})
+        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
         token = _reused.set(reused)
         try:
             async with asyncio.timeout(self._first_byte_s):

@@ -4,126 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from engines.plan import Plan
-from engines.recipes.base import Recipe
-from engines.signals import ModelInfo, Signal, Snapshot
-from gateway.asgi import CONNECTION, Message
-from gateway.config import BackendConfig, Limits, Seconds
-from gateway.fleet.backend import Backend
-from gateway.fleet.fleet import Fleet
 from gateway.proxy.answer import ReplyCut
-from gateway.proxy.consumer import Consumer, Done
-from gateway.proxy.upstream import Upstream
+from tests.gateway.proxy.bench import BODY, CLOSING, FINISH, STREAM, Client, chat, gateway
 from tests.stub import Peer, Request, stub
-
-BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
-STREAM = b'{"model":"m","stream":true,"messages":[]}'
-
-
-@dataclass(slots=True)
-class Client:
-    """The server's half of ASGI, in a test's hands."""
-
-    sent: list[Message] = field(default_factory=list)
-    cut: bool = False
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something was sent since it was cleared
-    inbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
-
-    async def send(self, message: Message) -> None:
-        self.sent.append(message)
-        self.arrived.set()
-
-    def leave(self) -> None:
-        self.inbox.put_nowait({"type": "http.disconnect"})
-
-    def scope(
-        self, path: str, method: str, headers: list[tuple[bytes, bytes]], *, seam: bool
-    ) -> dict[str, Any]:
-        extensions = {CONNECTION: {"abort": self._abort}} if seam else {}
-        return {
-            "type": "http", "path": path, "method": method, "headers": headers, "query_string": b"",
-            "extensions": extensions,
-        }  # fmt: skip
-
-    def _abort(self) -> None:
-        self.cut = True
-
-    @property
-    def status(self) -> int:
-        return int(self.sent[0]["status"])
-
-    @property
-    def headers(self) -> dict[bytes, bytes]:
-        return dict(self.sent[0]["headers"])
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(m.get("body", b"") for m in self.sent[1:])
-
-    @property
-    def ended(self) -> bool:
-        return (
-            bool(self.sent)
-            and self.sent[-1]["type"] == "http.response.body"
-            and not self.sent[-1].get("more_body")
-        )
-
-    @property
-    def error(self) -> dict[str, Any]:
-        return dict(json.loads(self.body)["error"])
-
-
-@dataclass(slots=True)
-class Setup:
-    consumer: Consumer
-    backends: list[Backend]
-    done: list[Done]
-
-    async def ask(
-        self, body: bytes = BODY, path: str = "/v1/chat/completions", method: str = "POST",
-        headers: list[tuple[bytes, bytes]] | None = None, client: Client | None = None, *, seam: bool = True,
-    ) -> Client:  # fmt: skip
-        client = client or Client()
-        client.inbox.put_nowait({"type": "http.request", "body": body})
-        await self.consumer(
-            client.scope(path, method, headers or [], seam=seam), client.inbox.get, client.send
-        )
-        return client
-
-
-@asynccontextmanager
-async def gateway(*urls: str, closes_after_stream: bool = False, **config: Any) -> AsyncIterator[Setup]:
-    recipe = Recipe("openai", "x", (), closes_after_stream=closes_after_stream)
-    backends = [Backend(BackendConfig(url=u, **config)) for u in urls]
-    for b in backends:
-        b.resolved(
-            Plan(recipe, None, (), {}), Snapshot(models={"m": ModelInfo()}, source={Signal.MODELS: "x"}), 0
-        )
-    pools = {b: Upstream(b.url, 1, 1) for b in backends}
-    done: list[Done] = []
-    limits = Limits(first_byte=Seconds(1), idle=Seconds(1))
-    yield Setup(Consumer(Fleet(backends), pools, limits, done.append), backends, done)
-    assert [b.in_flight for b in backends] == [0] * len(backends), "a place was not given back"
-    for pool in pools.values():
-        await pool.close()
-
-
-async def chat(request: Request, peer: Peer) -> None:
-    if b'"stream":true' in request.body:
-        await peer.stream_head()
-        for text in (b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', FINISH, b"data: [DONE]\n\n"):
-            await peer.chunk(text)
-        await peer.end()
-    else:
-        await peer.plain(b'{"ok":1}')
 
 
 async def test_a_plain_reply_comes_back_as_it_is() -> None:
@@ -417,7 +303,7 @@ async def test_an_aliased_model_reaches_the_engine_under_its_own_name() -> None:
 
 
 async def test_a_connection_that_carried_a_llamacpp_stream_is_not_used_again() -> None:
-    async with stub(chat) as s, gateway(s.url, closes_after_stream=True) as g:
+    async with stub(chat) as s, gateway(s.url, recipe=CLOSING) as g:
         await g.ask(STREAM)
         await g.ask(STREAM)
     assert [r.connection for r in s.requests] == [1, 2]
@@ -440,7 +326,7 @@ async def test_head_has_the_headers_of_get_and_no_body() -> None:
     assert client.body == b""
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/", "/v1/nope"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/v1/nope"])
 async def test_an_unknown_path_names_the_right_base_url(path: str) -> None:
     async with gateway("http://127.0.0.1:1") as g:
         client = await g.ask(path=path)

@@ -12,8 +12,8 @@ from tests.stub import Peer, Request, stub
 JSON = [(b"content-type", b"application/json")]
 
 
-async def ask(upstream: Upstream, **kwargs: bool) -> bytes:
-    async with await upstream.send("/v1/x", JSON, b'{"model":"m"}', **kwargs) as reply:
+async def ask(upstream: Upstream, own_connection: bool = False) -> bytes:
+    async with await upstream.send("/v1/x", JSON, b'{"model":"m"}', own_connection=own_connection) as reply:
         return b"".join([piece async for piece in reply.pieces()])
 
 

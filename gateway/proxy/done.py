@@ -1,0 +1,25 @@
+"""What is known of a request when it is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Done:
+    """One finished request: what its listeners learn of it. Never a word of a prompt.
+
+    `arrived` is by the loop's clock; the other times are seconds since then.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    arrived: float
+    model: str | None = None  # None: not a request of a model, or one that could not be read
+    backend: str | None = None
+    reason: str | None = None
+    status: int | None = None  # None: the client left before there was one
+    outcome: str = "ok"
+    first_byte_s: float | None = None
+    total_s: float = 0.0

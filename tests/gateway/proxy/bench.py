@@ -1,0 +1,142 @@
+"""The request path with a test at both of its ends: a client in hand, an engine on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from engines.plan import Plan
+from engines.recipes.base import Recipe
+from engines.signals import ModelInfo, Residency, Signal, Snapshot
+from gateway.asgi import CONNECTION, Message
+from gateway.config import BackendConfig, Limits, Seconds
+from gateway.fleet.backend import Backend
+from gateway.fleet.fleet import Fleet
+from gateway.proxy.consumer import Consumer, Done
+from gateway.proxy.upstream import Upstream
+from tests.stub import Peer, Request
+
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+STREAM = b'{"model":"m","stream":true,"messages":[]}'
+
+
+@dataclass(slots=True)
+class Client:
+    """The server's half of ASGI, in a test's hands."""
+
+    sent: list[Message] = field(default_factory=list)
+    cut: bool = False
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something was sent since it was cleared
+    inbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+        self.arrived.set()
+
+    def leave(self) -> None:
+        self.inbox.put_nowait({"type": "http.disconnect"})
+
+    def scope(
+        self, path: str, method: str, headers: list[tuple[bytes, bytes]], *, seam: bool
+    ) -> dict[str, Any]:
+        target, _, query = path.partition("?")
+        extensions = {CONNECTION: {"abort": self._abort}} if seam else {}
+        return {
+            "type": "http", "path": unquote(target), "raw_path": target.encode(), "method": method,
+            "headers": headers, "query_string": query.encode(), "extensions": extensions,
+        }  # fmt: skip
+
+    def _abort(self) -> None:
+        self.cut = True
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.sent[0]["headers"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(m.get("body", b"") for m in self.sent[1:])
+
+    @property
+    def ended(self) -> bool:
+        return (
+            bool(self.sent)
+            and self.sent[-1]["type"] == "http.response.body"
+            and not self.sent[-1].get("more_body")
+        )
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return dict(json.loads(self.body)["error"])
+
+
+@dataclass(slots=True)
+class Setup:
+    consumer: Consumer
+    backends: list[Backend]
+    done: list[Done]
+
+    async def ask(
+        self, body: bytes = BODY, path: str = "/v1/chat/completions", method: str = "POST",
+        headers: list[tuple[bytes, bytes]] | None = None, client: Client | None = None, *, seam: bool = True,
+    ) -> Client:  # fmt: skip
+        client = client or Client()
+        client.inbox.put_nowait({"type": "http.request", "body": body})
+        await self.consumer(
+            client.scope(path, method, headers or [], seam=seam), client.inbox.get, client.send
+        )
+        return client
+
+
+PLAIN = Recipe("openai", "x", ())
+CLOSING = Recipe("openai", "x", (), closes_after_stream=True)
+OLLAMA = Recipe("ollama", "x", (), native_api=True)
+
+
+def listing(
+    backend: Backend, recipe: Recipe, models: Sequence[str], version: str | None = None,
+    state: Residency | None = None,
+) -> None:  # fmt: skip
+    """What the backend is, and what it lists, as a round would have found it."""
+    known = {m: ModelInfo(state) for m in models}
+    snapshot = Snapshot(version, known, source={Signal.MODELS: "x"})
+    backend.resolved(Plan(recipe, version, (), {}), snapshot, 0)
+
+
+@asynccontextmanager
+async def gateway(
+    *urls: str, recipe: Recipe = PLAIN, models: Sequence[str] = ("m",), show_backend: bool = True,
+    wait_comment_s: float = 10, **config: Any,
+) -> AsyncIterator[Setup]:  # fmt: skip
+    """In front of engines that are up and list `models`. Patience with an engine is 1 s."""
+    backends = [Backend(BackendConfig(url=u, **config)) for u in urls]
+    for backend in backends:
+        listing(backend, recipe, models)
+    pools = {b: Upstream(b.url, 1, 1) for b in backends}
+    done: list[Done] = []
+    limits = Limits(first_byte=Seconds(1), idle=Seconds(1), wait_comment=Seconds(wait_comment_s))
+    consumer = Consumer(Fleet(backends), pools, limits, done.append, show_backend=show_backend)
+    yield Setup(consumer, backends, done)
+    assert [b.in_flight for b in backends] == [0] * len(backends), "a place was not given back"
+    for pool in pools.values():
+        await pool.close()
+
+
+async def chat(request: Request, peer: Peer) -> None:
+    if b'"stream":true' in request.body:
+        await peer.stream_head()
+        for text in (b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', FINISH, b"data: [DONE]\n\n"):
+            await peer.chunk(text)
+        await peer.end()
+    else:
+        await peer.plain(b'{"ok":1}')
