@@ -138,7 +138,9 @@ class Passage:
         async with reply:
             pieces = reply.pieces()
             head = b""
-            if reply.status >= 300 or self._looks_odd(reply):
+            if 300 <= reply.status < 400:
+                raise _redirected(reply, backend)
+            if reply.status >= 400 or self._looks_odd(reply):
                 head = await _up_to(pieces, ERROR_BYTES)
                 self._judge(reply, head, lease)
             await self._pass(reply, head, pieces, lease)
@@ -161,8 +163,6 @@ class Passage:
         if reply.status == 401:
             message = f"The engine at {backend.url} does not accept the key that Pharos has for it (api_key)."
             raise Refusal(502, "engine_refused_key", message)
-        if 300 <= reply.status < 400:
-            raise _redirected(reply, backend)
         if reply.status in BACK_PRESSURE_OR_FAILED and self._another():
             self.failed += 1
             self.held = _Held(reply, body, lease)
@@ -315,6 +315,13 @@ def _tap(reply: Reply, answer: Answer) -> Tap | None:
     return Tap(Framing(kind), answer.family.ends) if reply.status == 200 and kind in list(Framing) else None
 
 
+def _redirected(reply: Reply, backend: Backend) -> Refusal:
+    """A client that followed it would send its prompt past Pharos."""
+    to = (value(reply.headers, b"location") or b"elsewhere").decode("latin-1")[:200]
+    message = f"{backend.url} redirects to {to}: that address belongs into the config."
+    return Refusal(502, "engine_redirects", message)
+
+
 def _in_words(reply: Reply, body: bytes, backend: Backend) -> Refusal:
     """What an engine answered, as an error of ours: clients parse what they get as JSON, or as a stream."""
     said = engine_routes.complaint(body) or re.sub(r"<[^>]*>", " ", body[:4096].decode("utf-8", "replace"))
@@ -323,13 +330,6 @@ def _in_words(reply: Reply, body: bytes, backend: Backend) -> Refusal:
     status = reply.status if reply.status >= 400 else 502
     after = int(_whole_seconds(value(reply.headers, b"retry-after")))
     return Refusal(status, "engine_error", message, after)
-
-
-def _redirected(reply: Reply, backend: Backend) -> Refusal:
-    """A client that followed it would send its prompt past Pharos."""
-    to = (value(reply.headers, b"location") or b"elsewhere").decode("latin-1")[:200]
-    message = f"{backend.url} redirects to {to}: that address belongs into the config."
-    return Refusal(502, "engine_redirects", message)
 
 
 def _whole_seconds(given: bytes | None) -> bytes:

@@ -166,6 +166,14 @@ async def test_a_list_that_is_none_costs_only_that_engines_models(body: bytes) -
     assert [m["name"] for m in json.loads(client.body)["models"]] == ["a"]
 
 
+async def test_an_engines_error_is_no_list() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.plain(b'{"models":[{"name":"ghost"}]}', "500 Oops")
+
+    async with stub(engine) as s, gateway(s.url, recipe=OLLAMA) as g:
+        assert await names(g) == ["m"], "what the last round knew"
+
+
 @pytest.mark.parametrize("path", ["/api/tags", "/api/ps", "/api/version"])
 async def test_with_no_ollama_up_there_is_no_empty_list_but_a_time_to_come_back(path: str) -> None:
     async with gateway("http://127.0.0.1:1") as g:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from engines.signals import Residency
-from gateway.proxy.waiting import comment
+from gateway.proxy.waiting import Waiting, comment
 from tests.gateway.proxy.bench import FINISH, OLLAMA, PLAIN, STREAM, Client, gateway, listing
 from tests.stub import Handler, Peer, Request, stub
 
@@ -200,3 +200,37 @@ def test_a_known_estimate_is() -> None:
 
 def test_a_comment_is_one_line_whatever_is_in_it() -> None:
     assert comment("a\r\n\r\ndata: b", 1).count(b"\n") == 2
+
+
+async def test_a_comment_that_is_half_said_is_finished_before_the_reply_begins() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    said: list[str] = []
+
+    async def say() -> None:
+        begun.set()
+        await go_on.wait()
+        said.append("comment")
+
+    waiting = Waiting(say, 0)
+    waiting.begin()
+    await begun.wait()
+    ending = asyncio.create_task(waiting.end())
+    await asyncio.sleep(0)
+    go_on.set()
+    await ending
+    said.append("reply")
+    await asyncio.sleep(0.01)
+    assert said == ["comment", "reply"]
+
+
+async def test_no_comment_comes_between_the_events_of_a_reply() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(b'data: {"choices":[]}\n\n')
+        await asyncio.sleep(10 * OFTEN_S)
+        await peer.chunk(FINISH)
+        await peer.end()
+
+    async with stub(engine) as s, gateway(s.url, wait_comment_s=2 * OFTEN_S) as g:
+        client = await g.ask(STREAM)
+    assert split(client.body)[1] == b'data: {"choices":[]}\n\n' + FINISH
