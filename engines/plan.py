@@ -52,6 +52,11 @@ class Plan:
     asleep: bool = False  # resolved while the engine slept: what would have woken it was left out
 
     @property
+    def shows_load(self) -> bool:
+        """Whether a light round has anything to ask."""
+        return any(p.signal in LOAD_SIGNALS and isinstance(p.feed, Path) for p in self.active)
+
+    @property
     def log_probes(self) -> tuple[Probe, ...]:
         return tuple(p for p in self.active if isinstance(p.feed, Log))
 

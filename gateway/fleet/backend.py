@@ -62,14 +62,16 @@ class Backend:
         self.view, self.error = View(plan, snapshot, now), None
 
     def scraped(self, round_: Round, plan: Plan, now: float) -> None:
-        """A full round. What a busy engine did not answer keeps its last value until it is stale."""
-        self.error = None
-        if not round_.busy or round_.snapshot.models is not None or self._stale(now):
-            self.view = View(plan, round_.snapshot, now)
+        """A full round. A busy engine that did not list its models stays as it was, until that is stale.
 
-    def answered(self) -> None:
-        """A round of load probes came back."""
-        self.error = None
+        Its models stay known even then: a client that asks for one is told to come back, not that there
+        is no such model.
+        """
+        if round_.busy and round_.snapshot.models is None:
+            if self._stale(now):
+                self.error = "it has not listed its models for a while: hanging, or too busy to be asked"
+            return
+        self.view, self.error = View(plan, round_.snapshot, now), None
 
     def lost(self, why: str) -> None:
         """It refused, died, or cannot be told what it is. The next round that it answers brings it back."""

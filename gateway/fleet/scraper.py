@@ -89,13 +89,14 @@ class Scraper:
         return RECIPES[self.kind]
 
     async def _scrape(self, plan: Plan) -> None:
-        full = self.now() - self.full_at >= FULL_INTERVAL_S - 0.5 * plan.recipe.load_interval_s
+        due = self.now() - self.full_at >= FULL_INTERVAL_S - 0.5 * plan.recipe.load_interval_s
+        full = due or not self.backend.up  # only an answer to a full round brings a backend back
+        if not full and not plan.shows_load:
+            return
         result = await scrape(self.get, plan, load_only=not full)
         if full:
             self.full_at = self.now()
             self.backend.scraped(result, plan, self.now())
-        else:
-            self.backend.answered()
         why = stale_plan(plan, result, self.now() - self.resolved_at)
         if why is not None:
             log.debug("backend %s: reading its probes anew (%s)", self.backend.url, why)

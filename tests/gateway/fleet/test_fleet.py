@@ -77,12 +77,15 @@ def test_a_busy_engine_keeps_its_list_until_it_is_stale() -> None:
     b.scraped(Round(Snapshot(), busy=True), PLAN, now=10)
     assert list(b.models) == ["m"]
     b.scraped(Round(Snapshot(), busy=True), PLAN, now=16)
-    assert list(b.models) == []
+    assert Fleet([b]).pick("m") is None
+    assert Fleet([b]).models() == {}
 
 
 def test_a_lost_backend_is_back_with_the_next_answered_round() -> None:
     b = backend("a", "m")
     b.lost("died")
     assert not b.up
-    b.answered()
+    b.scraped(Round(Snapshot(), busy=True), PLAN, now=1)
+    assert not b.up, "a round that timed out is no answer"
+    b.scraped(Round(snapshot("m")), PLAN, now=2)
     assert b.up
