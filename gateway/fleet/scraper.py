@@ -35,7 +35,8 @@ class Scraper:
         self.plan: Plan | None = None
         self.resolved_at = self.full_at = 0.0
         self.visited = asyncio.Event()  # the first round has ended, well or not
-        self._logged: str | None = None
+        self._seen = False  # it has answered once
+        self._logged: str | None = None  # why it is not in use, as long as it is not
 
     async def run(self) -> None:
         while True:
@@ -106,11 +107,11 @@ class Scraper:
         """Everything is found out anew when it answers again: another engine may listen there by then."""
         self.plan, self.kind = None, self.backend.config.engine_kind
         self.backend.lost(why)
-        if why != self._logged and not (self.backend.searched and self._logged is None):
+        if why != self._logged and (self._seen or not self.backend.searched):
             log.warning("backend %s is not in use: %s", self.backend.url, why)
             self._logged = why
 
     def _answered(self) -> None:
         if self._logged is not None:
             log.info("backend %s answers again", self.backend.url)
-        self._logged = None if not self.backend.searched else ""
+        self._seen, self._logged = True, None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engines.fetch import Answer, Fault, FetchError
-from gateway.config import BackendConfig
+from gateway.config import BackendConfig, FoundBackend
 from gateway.fleet.backend import Backend
 from gateway.fleet.scraper import Scraper
 
@@ -100,3 +102,33 @@ async def test_an_engine_silent_for_long_is_not_asked_but_its_models_are_still_k
     clock.now = 24.0
     await scraper.round()
     assert backend.up
+
+
+async def rounds(found: bool, faults: list[Fault | None]) -> None:
+    config = (
+        FoundBackend(url="http://a:1", kind="openai")
+        if found
+        else BackendConfig(url="http://a:1", kind="openai")
+    )
+    engine, clock = Engine(), Clock()
+    scraper = Scraper(Backend(config), engine, clock)
+    for engine.fault in faults:
+        await scraper.round()
+        clock.now += 6.0
+
+
+@pytest.mark.parametrize("found", [False, True])
+async def test_a_loss_and_a_return_are_logged_once_each(
+    found: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await rounds(found, [None, None, Fault.REFUSED, Fault.REFUSED, None, None, None])
+    assert [caplog.text.count(words) for words in ("is not in use", "answers again")] == [1, 1]
+
+
+async def test_an_engine_that_was_looked_for_and_never_there_is_not_mentioned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    await rounds(True, [Fault.REFUSED, Fault.REFUSED])
+    assert caplog.text == ""
