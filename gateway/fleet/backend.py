@@ -32,6 +32,7 @@ class Backend:
         self.config = config
         self.api_key = config.key()
         self.view: View | None = None
+        self.models: Mapping[str, str] = {}  # clients' name -> the engine's; empty while the list is unknown
         self.error: str | None = None  # why it is not up, for people
         self.in_flight = 0  # ours; the engine's own gauges are only a correction to it
 
@@ -51,15 +52,10 @@ class Backend:
     def up(self) -> bool:
         return self.view is not None and self.error is None
 
-    @property
-    def models(self) -> Mapping[str, str]:
-        """Name that clients use -> name that the engine uses. Empty while the list is unknown."""
-        if self.view is None or self.view.snapshot.models is None:
-            return {}
-        return {self.config.aliases.get(name, name): name for name in self.view.snapshot.models}
-
     def resolved(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
         self.view, self.error = View(plan, snapshot, now), None
+        aliases = self.config.aliases
+        self.models = {aliases.get(name, name): name for name in snapshot.models or ()}
 
     def scraped(self, round_: Round, plan: Plan, now: float) -> None:
         """A full round. A busy engine that did not list its models stays as it was, until that is stale.
@@ -71,7 +67,7 @@ class Backend:
             if self._stale(now):
                 self.error = "it has not listed its models for a while: hanging, or too busy to be asked"
             return
-        self.view, self.error = View(plan, round_.snapshot, now), None
+        self.resolved(plan, round_.snapshot, now)
 
     def lost(self, why: str) -> None:
         """It refused, died, or cannot be told what it is. The next round that it answers brings it back."""
