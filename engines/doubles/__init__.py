@@ -7,8 +7,9 @@ any socket or clock, for simulations. What they assume of time, memory and cache
 from engines.doubles.assumptions import PHYSICS, CacheKind, Physics
 from engines.doubles.double import Double, running
 from engines.doubles.faults import Fault, Trouble, busy
+from engines.doubles.jobs import Job, Phase
 from engines.doubles.kinds import KINDS
-from engines.doubles.machine import Full, Job, Machine, Phase
+from engines.doubles.machine import Full, Machine
 from engines.doubles.recordings import NoRecording
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. `name` begins the names of its recordings: `<name>`, `<name>-stream`, `<name>-unknown-model`."""
+    """One path. Its recordings are called `<name>`, `<name>-stream`, `<name>-unknown-model` …"""
 
     path: str
     name: str
@@ -86,10 +86,10 @@ def _limit(body: dict[str, Any], options: dict[str, Any]) -> int | None:
 def prompt_of(body: dict[str, Any]) -> bytes:
     """The text that is computed: a later turn of a chat begins with all of the earlier one and its answer."""
     parts = list(_system(body))
-    for message in body.get("messages") or []:
-        if isinstance(message, dict):
-            parts.append(f"{message.get('role')}\n{_text(message.get('content'))}\n")
-    if body.get("messages"):
+    messages = body.get("messages")
+    if isinstance(messages, list) and messages:
+        said = [m for m in messages if isinstance(m, dict)]
+        parts += [f"{m.get('role')}\n{_text(m.get('content'))}\n" for m in said]
         parts.append("assistant\n")
     parts += [_text(body.get(key)) for key in ("prompt", "input") if body.get(key)]
     return "".join(parts).encode("utf-8", "surrogatepass")

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 Json = Any
@@ -72,7 +73,7 @@ class Numbers:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     counts_cache: bool = True  # False: the engine says 0 whatever its cache had
-    rng: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
     ids: dict[str, str] = field(default_factory=dict)
 
     def id_like(self, recorded: str) -> str:
@@ -272,10 +273,11 @@ def _event(piece: bytes) -> Event:
     return Event(piece[:at], json.loads(piece[at:end]), piece[end:])
 
 
+@lru_cache(maxsize=64)
 def shape_of(body: bytes) -> Shape:
     """Raises ValueError when the body carries no text."""
     all_events = events(body)
-    raw = [p for p in re.findall(rb"\{.*\}", body)]
+    raw = re.findall(rb"\{.*\}", body)
     spoken = [i for i, e in enumerate(all_events) if text_place(e.value)]
     if not spoken:
         raise ValueError("a stream without text cannot be cloned")

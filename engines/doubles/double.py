@@ -19,9 +19,11 @@ from engines.doubles import pages, wire
 from engines.doubles.assumptions import PHYSICS, Physics
 from engines.doubles.exchange import Exchange
 from engines.doubles.faults import Faults
+from engines.doubles.jobs import Job
 from engines.doubles.kinds import KINDS, Imitation
-from engines.doubles.machine import Job, Machine
-from engines.doubles.recordings import Page, pages as recorded_pages
+from engines.doubles.machine import Machine
+from engines.doubles.recordings import Page
+from engines.doubles.recordings import pages as recorded_pages
 from engines.doubles.refusals import not_found
 
 
@@ -41,6 +43,7 @@ class Double:
         slots: int | None = None,
         speed: float = 1.0,
         idle_close_s: float | None = None,
+        embeds: bool = False,
         seed: int = 0,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -53,13 +56,14 @@ class Double:
         self.names = tuple(models) or self.imitation.names
         chosen = physics or PHYSICS[kind]
         chosen = replace(chosen, slots=slots) if slots else chosen
-        own = self.names[:1] if self.imitation.one_process or kind == "llamacpp" else self.names
+        own = self.names[:1] if self.imitation.one_process else self.names
         in_memory = own[:1] if loaded is None else tuple(n for n in loaded if n in own)
         self.machine = Machine(chosen, own, in_memory)
         self.faults = Faults()
         self.idle_close_s = self.imitation.idle_close_s if idle_close_s is None else idle_close_s
+        self.embeds = embeds  # as a server that was started for embeddings
         self.requests: list[wire.Request] = []
-        self.speed, self.wall, self.rng = speed, wall, random.Random(seed)  # noqa: S311
+        self.speed, self.wall, self.rng = speed, wall, random.Random(seed)
         self._now, self._started = now, now()
         self._waiters: dict[Job, asyncio.Event] = {}
         self._kick = asyncio.Event()
@@ -93,7 +97,14 @@ class Double:
         self._pump_task = asyncio.create_task(self._pump())
 
     async def accept(self) -> None:
-        """Listen, again after `refuse` at the same address."""
+        """Listen, again after `refuse` at the same address.
+
+        A llama.cpp without its model loads it and says so; the other engines listen when they have it.
+        """
+        if self.imitation.one_process and not self.machine.residents:
+            start = self.machine.load if self.imitation.loading else self.machine.put
+            start(self.machine_now(), self.machine.models[0])
+            self.tell()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._protocol, *self.address)
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -140,11 +151,14 @@ class Double:
 
     def tell(self) -> None:
         """Wake those whom the machine's changes concern, and look anew at what comes next."""
+        self._wake()
+        self._kick.set()
+
+    def _wake(self) -> None:
         for job in self.machine.changed:
             if job in self._waiters:
                 self._waiters[job].set()
         self.machine.changed.clear()
-        self._kick.set()
 
     @asynccontextmanager
     async def watching(self, job: Job) -> AsyncIterator[asyncio.Event]:
@@ -162,10 +176,7 @@ class Double:
         while True:
             self._kick.clear()
             self.machine.advance(self.machine_now())
-            for job in self.machine.changed:
-                if job in self._waiters:
-                    self._waiters[job].set()
-            self.machine.changed.clear()
+            self._wake()
             due = self.machine.next_at
             wait_s = None if due is None else max(0.0, (due - self.machine_now()) / self.speed)
             with suppress(TimeoutError):
@@ -193,11 +204,7 @@ class Double:
 
     async def _one(self, reader: wire.WatchedReader, writer: asyncio.StreamWriter) -> bool:
         """One request; whether the connection stays open."""
-        try:
-            async with asyncio.timeout(self.idle_close_s):
-                request = await wire.read_request(reader, writer)
-        except TimeoutError:
-            return False
+        request = await wire.read_request(reader, writer, self.idle_close_s)
         if request is None:
             return False
         await self._thawed.wait()

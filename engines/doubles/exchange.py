@@ -11,8 +11,9 @@ from engines.doubles import refusals, wire
 from engines.doubles.asks import COUNT_TOKENS, ROUTES, Route, Wanted, prompt_of, wanted
 from engines.doubles.clone import Cloned, Numbers, clone_reply, shape_of
 from engines.doubles.faults import HTML, Fault, Trouble
+from engines.doubles.jobs import Job, Phase, tokens_of
 from engines.doubles.kinds import HeadersAt
-from engines.doubles.machine import Full, Job, Phase, tokens_of
+from engines.doubles.machine import Full
 from engines.doubles.recordings import Page, Reply, reply
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ class Exchange:
             await self._page(double.page("POST", self.request.target))
             return
         plain = self._recorded(route, ask, stream=False)
-        told = refusals.incomplete(self.imitation, route)
-        if plain is None or (told is not None and told.status == 404 and not self.imitation.refuses_unknown):
+        told = refusals.incomplete(self.imitation, route, embeds=self.double.embeds)
+        if plain is None:
             await self._page(told or refusals.not_found(self.imitation))
             return
         model = await self._model(route, ask, body)
@@ -130,7 +131,7 @@ class Exchange:
         double, named = self.double, ask.model
         if named is None:
             refusal = refusals.no_model(self.imitation, route)
-            told = refusals.incomplete(self.imitation, route)
+            told = refusals.incomplete(self.imitation, route, embeds=self.double.embeds)
             if refusal is not None:
                 await self._reply(refusal)
                 return None
@@ -155,12 +156,11 @@ class Exchange:
             usage = [f"{route.name}-stream-usage"] if ask.usage else []
             names = [*usage, f"{route.name}-stream"]
         base = self.imitation.recording
-        for folder in (self.imitation.streams, "streams", "embedding-model", "embeddings-mode/streams"):
-            for name in names:
-                found = reply(f"{base}/{folder}/{name}")
-                if found is not None and (not route.embeds or found.status == 200):
-                    return found
-        return reply(f"{base}/streams/{route.name}")
+        folders = (self.imitation.streams, "streams")
+        if route.embeds and self.double.embeds:
+            folders = refusals.EMBEDDING
+        found = (reply(f"{base}/{folder}/{name}") for folder in folders for name in names)
+        return next((r for r in found if r is not None), None)
 
     async def _count_tokens(self, body: dict[str, Any] | None) -> None:
         found = reply(f"{self.imitation.recording}/streams/messages-count-tokens")
@@ -298,9 +298,7 @@ class Exchange:
             return True
         return job.phase is not Phase.WAITING if at is HeadersAt.SLOT else job.tokens > 0
 
-    async def _token(
-        self, cloned: Cloned, numbers: Numbers, job: Job, sent: int, answer: list[str]
-    ) -> None:
+    async def _token(self, cloned: Cloned, numbers: Numbers, job: Job, sent: int, answer: list[str]) -> None:
         numbers.cached_tokens, numbers.now = job.cached_tokens, self.double.wall()
         head = b"".join(cloned.head()) if sent == 0 else b""
         if head:  # in one write with the first token, as recorded

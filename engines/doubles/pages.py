@@ -221,9 +221,7 @@ def _sglang_metrics(scene: Scene, body: bytes) -> bytes:
     body = gauge(body, "sglang:token_usage", round(machine.kv_usage, 2))
     body = gauge(body, "sglang:num_used_tokens", machine.used_tokens)
     busy = 'endpoint="/v1/chat/completions"'
-    body = gauge(
-        body, "sglang:http_requests_active", machine.running() + machine.waiting(), labels=busy
-    )
+    body = gauge(body, "sglang:http_requests_active", machine.running() + machine.waiting(), labels=busy)
     return _relabelled(body, scene.imitation.names[0], scene.names[0])
 
 

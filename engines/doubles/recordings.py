@@ -43,8 +43,8 @@ def read_bytes(relative: str, root: Path = CAPTURES) -> bytes:
         return (root / relative).read_bytes()
     except OSError as e:
         raise NoRecording(
-            f"{root / relative} cannot be read ({e.strerror or e}). Doubles answer with recorded bodies, which "
-            "are in the repository and not in an installed package: run from a checkout."
+            f"{root / relative} cannot be read ({e.strerror or e}). Doubles answer with recorded bodies, "
+            "which are in the repository and not in an installed package: run from a checkout."
         ) from None
 
 
@@ -74,7 +74,7 @@ def reply(stem: str, root: Path = CAPTURES) -> Reply | None:
     if not head.is_file() or not bodies:
         return None
     lines = head.read_bytes().decode("latin-1").splitlines()
-    version, status, reason = (lines[0].split(" ", 2) + [""])[:3]
+    version, status, reason = [*lines[0].split(" ", 2), ""][:3]
     fields = [line.split(":", 1) for line in lines[1:] if ":" in line]
     return Reply(
         version, int(status), reason, tuple((n, v.strip()) for n, v in fields), bodies[0].read_bytes()

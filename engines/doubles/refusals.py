@@ -6,7 +6,7 @@ import json
 
 from engines.doubles.asks import Route
 from engines.doubles.kinds import Imitation
-from engines.doubles.recordings import Page, Reply, pages, reply
+from engines.doubles.recordings import CAPTURES, Page, Reply, pages, reply
 
 ASKED = (b"no-such-model", b"nope")
 """The names that nobody had when the refusals were recorded."""
@@ -47,9 +47,20 @@ def no_model(imitation: Imitation, route: Route) -> Reply | None:
     return found if found is not None and found.status >= 400 else None
 
 
-def incomplete(imitation: Imitation, route: Route) -> Page | None:
-    """What a body of `{}` is told."""
-    return pages(f"{imitation.recording}/{imitation.idle}").get(("POST", route.path))
+EMBEDDING = ("embedding-model", "embeddings-mode/streams")
+"""Where the replies of servers that embed were recorded."""
+
+
+def incomplete(imitation: Imitation, route: Route, *, embeds: bool = False) -> Page | None:
+    """What a body of `{}` is told. `embeds`: by a server that was started for embeddings."""
+    states = [imitation.idle]
+    if embeds and route.embeds:
+        states = [f for e in EMBEDDING if (CAPTURES / imitation.recording / (f := e.split("/")[0])).is_dir()]
+    return next((p for s in states if (p := _told(imitation, s, route)) is not None), None)
+
+
+def _told(imitation: Imitation, state: str, route: Route) -> Page | None:
+    return pages(f"{imitation.recording}/{state}").get(("POST", route.path))
 
 
 FULL = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 
 MAX_HEAD = 64 * 1024
@@ -52,10 +52,16 @@ class WatchedReader(asyncio.StreamReader):
         self.gone.set()
 
 
-async def read_request(reader: WatchedReader, writer: asyncio.StreamWriter) -> Request | None:
-    """The next request; None when the peer has closed. Raises BadRequest."""
+async def read_request(
+    reader: WatchedReader, writer: asyncio.StreamWriter, idle_s: float | None
+) -> Request | None:
+    """The next request; None when the peer has closed, or sent nothing for `idle_s`. Raises BadRequest."""
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.timeout(idle_s):
+            first = await reader.readexactly(1)
+        head = first + await reader.readuntil(b"\r\n\r\n")
+    except TimeoutError:
+        return None
     except asyncio.IncompleteReadError as e:
         if e.partial.strip():
             raise BadRequest("the head of the request is cut off") from None
@@ -71,7 +77,7 @@ async def read_request(reader: WatchedReader, writer: asyncio.StreamWriter) -> R
     if bare.header("expect").lower() == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
-        return Request(*words, fields, await _body(reader, bare))
+        return replace(bare, body=await _body(reader, bare))
     except asyncio.IncompleteReadError:
         return None
 
@@ -125,7 +131,7 @@ def head(
     now: float,
     ending: Sequence[tuple[str, str]],
 ) -> bytes:
-    """Recorded headers in their order and case, with the date of `now` and the connection's own at the end."""
+    """Recorded headers in their order and case, dated `now`, with the connection's own (`ending`) last."""
     lines = [f"{version} {status} {reason}"]
     for name, value in headers:
         if name.lower() == "date":
