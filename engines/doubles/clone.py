@@ -67,12 +67,13 @@ class Numbers:
     out_tokens: int
     text: str
     now: float
-    stopped: bool = True  # by itself, not at the limit
+    stopped: bool = True  # by itself, not at the limit: the last of `out_tokens` has no text
     total_s: float = 0.0
     load_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     counts_cache: bool = True  # False: the engine says 0 whatever its cache had
+    guesses_input: bool = False  # message_start has a guess: Ollama 0.32.15 said 12 of 20, and 2216 of 2113
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     ids: dict[str, str] = field(default_factory=dict)
 
@@ -140,6 +141,8 @@ def _counts(new: dict[str, Json], n: Numbers, guess: bool) -> None:
         _set(new, total_tokens=n.prompt_tokens + n.out_tokens)
     if "input_tokens" in new:
         uncached = n.prompt_tokens - (n.cached_tokens if "cache_read_input_tokens" in new else 0)
+        if guess and n.guesses_input:
+            uncached = n.prompt_tokens * 3 // 5
         _set(new, input_tokens=uncached, cache_read_input_tokens=n.cached_tokens)
         _set(new, total_tokens=n.prompt_tokens + n.out_tokens)
     if not guess:
@@ -151,9 +154,8 @@ def _counts(new: dict[str, Json], n: Numbers, guess: bool) -> None:
         _set(new, total_duration=_ns(n.total_s), load_duration=_ns(n.load_s))
         _set(new, prompt_eval_duration=_ns(n.prefill_s), eval_duration=_ns(n.decode_s))
         if isinstance(new.get("context"), list):
-            new["context"] = (new["context"] * (n.prompt_tokens + n.out_tokens))[
-                : n.prompt_tokens + n.out_tokens
-            ]
+            seen = n.prompt_tokens + n.out_tokens - n.stopped
+            new["context"] = (new["context"] * seen)[:seen]
     if "predicted_n" in new:
         _timings(new, n)
 

@@ -227,12 +227,13 @@ class Double:
             state = f"{self.imitation.recording}/{self.imitation.loading}"
             return recorded_pages(state).get((method, path)) or next(iter(recorded_pages(state).values()))
         known = recorded_pages(state)
-        found = known.get((method, target)) or known.get((method, path))
+        asked = target if (method, target) in known else path
+        found = known.get((method, asked))
         if found is None or not found.status:
             return not_found(self.imitation)
         if found.status != 200 or method != "GET":
             return found
-        body = pages.paint(self.scene(), path, found.body)
+        body = pages.paint(self.scene(), asked, found.body)
         return Page(found.status, found.content_type, body)
 
     def scene(self) -> pages.Scene:

@@ -200,7 +200,7 @@ class Exchange:
                 double.machine_now(),
                 model,
                 ask.prompt,
-                len(answer),
+                len(answer) + self._stops(ask, answer),
                 answer="".join(answer).encode("utf-8", "surrogatepass"),
                 streamed=stream,
             )
@@ -221,13 +221,18 @@ class Exchange:
             return tokens
         return (tokens * (ask.limit // len(tokens) + 1))[: ask.limit]
 
+    def _stops(self, ask: Wanted, answer: list[str]) -> bool:
+        """By itself: with one token more, which every engine counts and none shows."""
+        return bool(answer) and (ask.limit is None or len(answer) < ask.limit)
+
     def _numbers(self, ask: Wanted, model: str, job: Job | None, answer: list[str]) -> Numbers:
         shown = ask.model if self.imitation.echoes_name and ask.model else model
         prompt = job.prompt_tokens if job else 0
-        stopped = ask.limit is None or len(answer) < ask.limit
+        stopped = self._stops(ask, answer)
+        out = len(answer) + stopped
         return Numbers(
-            shown, prompt, 0, len(answer), "".join(answer), self.double.wall(), stopped,
-            counts_cache=self.imitation.counts_cache, rng=self.double.rng,
+            shown, prompt, 0, out, "".join(answer), self.double.wall(), stopped,
+            counts_cache=self.imitation.counts_cache, guesses_input=self.imitation.guesses_input, rng=self.double.rng,
         )  # fmt: skip
 
     async def _done(self, job: Job) -> None:
@@ -279,7 +284,7 @@ class Exchange:
                 if not headed and self._headers_due(job):
                     await self._stream_head(found)
                     headed = True
-                while headed and sent < job.tokens:
+                while headed and sent < min(job.tokens, len(answer)):
                     await self._token(cloned, numbers, job, sent, answer)
                     sent += 1
                 if job.ended and sent >= len(answer):

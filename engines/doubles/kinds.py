@@ -33,6 +33,7 @@ class Imitation:
     closes_after_stream: bool = False
     keep_alive: str | None = None  # a header of replies on a connection that stays open
     counts_cache: bool = True
+    guesses_input: bool = False  # of a messages stream, before it has counted
     unload_at_zero: bool = False  # keep_alive 0 unloads
 
 
@@ -94,6 +95,7 @@ KINDS = {
             refuses_unknown=True,
             echoes_name=True,  # O3
             counts_cache=False,  # O4
+            guesses_input=True,  # O4
             unload_at_zero=True,  # O2
         ),
         Imitation(

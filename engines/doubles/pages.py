@@ -198,7 +198,7 @@ def _sglang_loads(scene: Scene, value: Json) -> Json:
     machine = scene.machine
     (rank,) = value["loads"]
     used = machine.used_tokens
-    new = rank | {
+    shown = {
         "timestamp": scene.now,
         "num_running_reqs": machine.running(),
         "num_waiting_reqs": machine.waiting(),
@@ -208,9 +208,10 @@ def _sglang_loads(scene: Scene, value: Json) -> Json:
         "max_total_num_tokens": machine.physics.cache_tokens,
         "max_running_requests": machine.physics.slots,
         "token_usage": round(machine.kv_usage, 4),
-        "total_prefill_uncached_tokens": rank["total_prefill_uncached_tokens"] + machine.prompt_tokens,
-        "queues": rank["queues"] | {"waiting": machine.waiting()},
+        "total_prefill_uncached_tokens": rank.get("total_prefill_uncached_tokens", 0) + machine.prompt_tokens,
+        "queues": rank.get("queues", {}) | {"waiting": machine.waiting()},
     }
+    new = rank | {k: v for k, v in shown.items() if k in rank}  # ?include=core leaves some out
     return value | {"timestamp": rfc3339(scene.now, like=value["timestamp"]), "loads": [new]}
 
 
@@ -317,6 +318,7 @@ PAINTERS: dict[str, dict[str, Painter]] = {
     "sglang": {
         "/v1/models": _page(_named_entries),
         "/v1/loads": _page(_sglang_loads),
+        "/v1/loads?include=core": _page(_sglang_loads),
         "/metrics": _sglang_metrics,
     },
     "ollama": {
