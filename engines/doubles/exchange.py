@@ -156,9 +156,7 @@ class Exchange:
             usage = [f"{route.name}-stream-usage"] if ask.usage else []
             names = [*usage, f"{route.name}-stream"]
         base = self.imitation.recording
-        folders = (self.imitation.streams, "streams")
-        if route.embeds and self.double.embeds:
-            folders = refusals.EMBEDDING
+        folders = refusals.EMBEDDING if route.embeds and self.double.embeds else ("streams",)
         found = (reply(f"{base}/{folder}/{name}") for folder in folders for name in names)
         return next((r for r in found if r is not None), None)
 

@@ -24,7 +24,7 @@ class Imitation:
     headers_at: HeadersAt
     names: tuple[str, ...]  # of the models, unless told otherwise
     idle: str = "idle"  # the recorded state whose pages are cloned
-    streams: str = "streams"
+    streams: str = "streams"  # where its refusals were recorded; whole replies are always in `streams`
     loading: str | None = None  # the recorded state whose pages are answered while the one model loads
     one_process: bool = True  # one model, whatever its names
     refuses_unknown: bool = False  # False: serves a model it does not know
