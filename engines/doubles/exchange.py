@@ -230,7 +230,8 @@ class Exchange:
         out = len(answer) + stopped
         return Numbers(
             shown, prompt, 0, out, "".join(answer), self.double.wall(), stopped,
-            counts_cache=self.imitation.counts_cache, guesses_input=self.imitation.guesses_input, rng=self.double.rng,
+            counts_cache=self.imitation.counts_cache,
+            guesses_input=self.imitation.guesses_input, rng=self.double.rng,
         )  # fmt: skip
 
     async def _done(self, job: Job) -> None:

@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engines.detect import detect
-from engines.doubles import KINDS, PHYSICS, Double
+from engines.doubles import KINDS, PHYSICS, Double, running
 from engines.fetch import Answer
 from engines.plan import resolve
 from engines.recipes import RECIPES
 from engines.routes import ROUTES, served
-from engines.signals import Snapshot
-from tests.engines.doubles.client import ask
-from tests.engines.doubles.client import until
+from tests.engines.doubles.client import ask, until
 from tests.engines.replay import CAPTURES, Capture
-from engines.doubles import running
 
 RECIPE_OF = {"mlx-lm": "openai", "llamacpp-router": "llamacpp"}
 LOADED = {"ollama": ("smollm2:135m",), "llama-swap": ("smollm2-a",)}
@@ -50,10 +47,6 @@ class Asked:
             k.lower(): v.strip() for k, _, v in (h.partition(":") for h in came.head.split("\r\n")[1:])
         }
         return Answer(came.status, came.body, headers)
-
-
-def sizes_aside(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, load=dict(snapshot.load))
 
 
 @pytest.mark.parametrize("kind", KINDS)
