@@ -1,0 +1,65 @@
+"""What a request asks of the scheduler, what it gets, and how it can be turned away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, Self
+
+from gateway.routing.policy import Decision
+from gateway.routing.ports import T
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    key: str  # whose turn it uses
+    model: str
+    prompt_tokens: int = 0  # estimated
+    weight: int = 1
+    exclude: frozenset[int] = frozenset()  # ids of targets that it was tried on
+    retry: bool = False  # it has had its turn: to the front of its key's line
+
+
+class Turned(Exception):
+    """A request that the scheduler will not serve. The message is for people."""
+
+
+class NoSuchModel(Turned):
+    """No backend lists the model, up or not."""
+
+
+class NoneUp(Turned):
+    """Backends list it, and none that is left to try is up."""
+
+
+class QueueFull(Turned):
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class Lease(Generic[T]):
+    """A place at a target. `release` is the one point where it is given back; a second call does nothing."""
+
+    target: T
+    decision: Decision
+    granted_at: float
+    waited_s: float
+    cold: bool  # the model was known not to be loaded: this request starts or joins a load
+    _give_back: Callable[[Lease[T]], None] = field(repr=False)
+    released: bool = False
+
+    def release(self) -> None:
+        if not self.released:
+            self.released = True
+            self._give_back(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
