@@ -83,11 +83,16 @@ class Room:
             self._sizes[target] = size_bytes
 
     def warm(self, target: int, reported: bool | None, now: float) -> bool | None:
-        """Residency as reported, unless our load of another model may have ended it since that report."""
+        """Residency as reported, unless our last load of another model may have ended it since that report.
+
+        Which of the others a load pushes out is the engine's choice: only where all fit is it none.
+        """
         load = self._load
-        if reported is not True or load is None or load.target == target or target in self.in_flight:
+        if reported is False or load is None or load.target == target or target in self.in_flight:
             return reported
-        return now - load.at >= RESIDENCY_LAG_S or self.fit((target, load.target)) is True
+        if (reported is True and now - load.at >= RESIDENCY_LAG_S) or self.fit({target, *self._served_at}):
+            return reported
+        return False
 
     def fit(self, targets: Iterable[int]) -> bool | None:
         """Do these models fit side by side? None: unknown."""
@@ -100,12 +105,9 @@ class Room:
 
     def may_load(self, target: int, now: float, resident_wanted: bool) -> bool:
         """May a load of it start? `resident_wanted`: requests wait for the model that was granted last."""
-        due = self.due(now)
-        if due is not None and due != target and not self.fit((target, due)):
+        if self.held(target, now) or not self.fit({target, *self.in_flight}):
             return False
-        if not self.fit({target, *self.in_flight}):
-            return False
-        if due == target or self.resident is None or self.resident[0] == target:
+        if self.resident is None or self.resident[0] == target or self.due(now) == target:
             return True
         if self.fit((target, self.resident[0])):
             return True
@@ -114,7 +116,7 @@ class Room:
     def held(self, target: int, now: float) -> bool:
         """No new grants: it stands in the way of one whose patience is over."""
         due = self.due(now)
-        return due is not None and due != target and not self.fit((target, due))
+        return due is not None and due != target and not self.fit({target, due, *self.in_flight})
 
     def claim(self, target: int, model: str, patience: float, now: float) -> None:
         if target not in self.claims:
