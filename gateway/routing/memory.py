@@ -8,7 +8,7 @@ in it. The rules:
   themselves differ: some wait, some cut the running stream, as llama.cpp's router does up to b10092.)
 - While the loaded model has waiters, they are served first: a batch. One that cannot be loaded *claims* the
   room. Once its patience is over, nothing new is granted to the models in its way; they run out, and it is
-  loaded. Its own batch then starts, and the patience of all other claims starts anew.
+  loaded. Its own batch then starts: the patience of all other claims starts anew when that load should end.
 - Of several claims that are due, the model that was served here longest ago goes first.
 
 Thus each model waits at most one patience, one run-out and one load for each model it contends with (no
@@ -47,7 +47,7 @@ class Claim:
 
     model: str
     patience_s: float
-    since: float  # its wait, or the last load here that was not its own
+    since: float  # when its wait began, or the expected end of the last load here
 
 
 @dataclass(slots=True)
@@ -72,6 +72,7 @@ class Room:
         self._sizes: dict[int, int] = {}
         self._served_at: dict[int, float] = {}
         self._load: _Load | None = None
+        self._ready_at = float("-inf")  # when that load should end: patience runs against service, not a load
         self._together: list[frozenset[int]] = []
 
     @property
@@ -120,7 +121,7 @@ class Room:
 
     def claim(self, target: int, model: str, patience: float, now: float) -> None:
         if target not in self.claims:
-            self.claims[target] = Claim(model, patience, now)
+            self.claims[target] = Claim(model, patience, max(now, self._ready_at))
 
     def due(self, now: float) -> int | None:
         """The claim whose turn it is: of those out of patience the one served longest ago."""
@@ -135,10 +136,11 @@ class Room:
         self.claims.pop(target, None)
         if load_s is not None:
             self._load = _Load(target, now, load_s)
+            self._ready_at = now + min(load_s, MAX_PATIENCE_S)
             # It was unloaded since, by its time limit or by one of these: to be seen anew.
             self._together = [seen for seen in self._together if target not in seen]
             for claim in self.claims.values():
-                claim.since = now
+                claim.since = self._ready_at
         self.resident = target, model
         self._served_at[target] = now
 

@@ -134,5 +134,3 @@ def granted(ticket: Ticket[TestTarget]) -> Lease[TestTarget]:
 
 def waits(ticket: Ticket[TestTarget]) -> bool:
     return ticket.lease is None and ticket.error is None
-
-

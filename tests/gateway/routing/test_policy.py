@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.policy import DEFAULTS, POLICIES, Candidate, Decision, Policy, Route, Why, cost, least_load
+from gateway.routing.policy import (
+    DEFAULTS,
+    POLICIES,
+    Candidate,
+    Decision,
+    Policy,
+    Route,
+    Why,
+    cost,
+    least_load,
+)
 
 IDLE = Candidate(
     target=1, name="http://a", warm=True, loading=False, capacity=4, free=4, queue_ahead=0, kv_usage=0.1,
@@ -72,6 +82,13 @@ def test_the_unmeasured_is_taken_for_the_median_of_the_others() -> None:
     assert decision.scores[0].prefill_s == pytest.approx(2.0)
 
 
+def test_a_twin_does_not_move_what_the_unmeasured_is_taken_for() -> None:
+    blank, slow = like(5, prefill_s_per_token=None), like(2, prefill_s_per_token=0.003)
+    alone = decided(cost, PROMPT, blank, like(1), slow).scores[0]
+    twinned = decided(cost, PROMPT, blank, like(1), slow, slow._replace(target=3)).scores[0]
+    assert twinned.prefill_s == alone.prefill_s == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("chosen", "other"),
     [
@@ -80,12 +97,18 @@ def test_the_unmeasured_is_taken_for_the_median_of_the_others() -> None:
         pytest.param(like(1, free=0), like(2, warm=False), id="a short wait before a load"),
         pytest.param(like(1, warm=False), like(2, free=0, queue_ahead=20), id="a load before a long wait"),
         pytest.param(like(1, free=1, matched_tokens=900), like(2), id="cache before idleness"),
-        pytest.param(like(1), like(2, free=0, queue_ahead=9, matched_tokens=900), id="a full cached one loses"),
+        pytest.param(
+            like(1), like(2, free=0, queue_ahead=9, matched_tokens=900), id="a full cached one loses"
+        ),
         pytest.param(like(1), like(2, prefill_s_per_token=0.003), id="the faster machine"),
         pytest.param(like(1, free=4), like(2, free=3), id="of equals the one with more room"),
         pytest.param(like(1, free=4), like(2, free=3, prefill_s_per_token=0.0009995), id="1 ms is a tie"),
-        pytest.param(like(1, warm=False, loading=True), like(2, warm=False), id="join a load, start no second"),
-        pytest.param(like(1, free=0, queue_ahead=40), like(2, warm=False, fits=False), id="never evict one in use"),
+        pytest.param(
+            like(1, warm=False, loading=True), like(2, warm=False), id="join a load, start no second"
+        ),
+        pytest.param(
+            like(1, free=0, queue_ahead=40), like(2, warm=False, fits=False), id="never evict one in use"
+        ),
     ],
 )
 @pytest.mark.parametrize("swapped", [False, True])
@@ -107,7 +130,10 @@ def test_nothing_feasible_is_no_decision(policy: Policy) -> None:
 
 def test_least_load_looks_at_room_only() -> None:
     assert decided(least_load, PROMPT, like(1, free=3), like(2, free=4, prefill_s_per_token=9.0)).target == 2
-    assert decided(least_load, PROMPT, like(1, free=0, queue_ahead=9), like(2, free=0, queue_ahead=1)).target == 2
+    assert (
+        decided(least_load, PROMPT, like(1, free=0, queue_ahead=9), like(2, free=0, queue_ahead=1)).target
+        == 2
+    )
     assert decided(least_load, PROMPT, like(1, warm=False), like(2)).target == 2
 
 
@@ -120,7 +146,9 @@ def test_least_load_looks_at_room_only() -> None:
         pytest.param([like(1, free=2, matched_tokens=900), like(2)], Why.CACHE, id="its cache"),
         pytest.param([like(1), like(2, warm=False)], Why.WARM, id="its residency"),
         pytest.param([like(1, matched_tokens=900), like(2, warm=False)], Why.WARM, id="residency saved more"),
-        pytest.param([like(1, matched_tokens=900), like(2, warm=False, load_s=0.1)], Why.CACHE, id="cache more"),
+        pytest.param(
+            [like(1, matched_tokens=900), like(2, warm=False, load_s=0.1)], Why.CACHE, id="cache more"
+        ),
     ],
 )
 def test_why(candidates: list[Candidate], why: Why) -> None:

@@ -15,6 +15,7 @@ from gateway.routing.queue import Answer, FairQueue
 def grants(queue: FairQueue[str], n: int, can: Callable[[str], bool] = lambda _: True) -> list[str]:
     """Up to `n` places free up, one at a time."""
     taken: list[str] = []
+    limit = 0
 
     def offer(item: str) -> Answer:
         if len(taken) >= limit or not can(item):
@@ -22,7 +23,8 @@ def grants(queue: FairQueue[str], n: int, can: Callable[[str], bool] = lambda _:
         taken.append(item)
         return Answer.GRANTED
 
-    for limit in range(1, n + 1):
+    for _ in range(n):
+        limit = len(taken) + 1
         queue.serve(offer)
     return taken
 

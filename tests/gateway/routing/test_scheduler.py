@@ -115,7 +115,7 @@ def test_keys_take_turns_and_a_retry_is_first_of_its_key() -> None:
 
 
 def test_shares_follow_weights_over_a_thousand_grants() -> None:
-    bench = Bench(target(capacity=3))
+    bench = Bench(target(capacity=3), queue_limit=3000)
     weights = {"a": 1, "b": 2, "c": 5}
     running = [bench.lease(key="z") for _ in range(3)]
     queue = [bench.ask(key=k, weight=w, tokens=10 * i) for k, w in weights.items() for i in range(1000)]
@@ -198,7 +198,10 @@ def test_a_long_wait_behind_a_load_outweighs_a_second_one() -> None:
 def test_no_load_pushes_out_a_model_with_requests_in_flight() -> None:
     for memory, sizes in ((10.0, (6, 6)), (None, (None, None))):
         box = TestBackend("box", config=TestConfig(memory))
-        a, b = target("a", box, size_bytes=_gib(sizes[0])), target("b", box, warm=False, size_bytes=_gib(sizes[1]))
+        a, b = (
+            target("a", box, size_bytes=_gib(sizes[0])),
+            target("b", box, warm=False, size_bytes=_gib(sizes[1])),
+        )
         bench = Bench(a, b)
         running, second = bench.lease("a"), bench.ask("b")
         assert waits(second)
