@@ -103,13 +103,17 @@ class Scheduler(Generic[T]):
         first = not self._waiting[ask.model]
         if first and self._offer(ticket, ticket.since) is not Answer.REFUSED:
             return ticket
-        if len(self._queue) >= self.queue_limit and not ask.retry:
-            raise self._full(ask.model)
+        full = len(self._queue) >= self.queue_limit and not ask.retry
         asked = first or self._queue.has(ticket.group)  # the same was refused: nothing has changed since
+        if full and asked:
+            raise self._full(ask.model)
         self._queue.push(ticket, ask.key, ask.weight, ticket.group, front=ask.retry)
         self._waiting[ask.model] += 1
         if not asked:
-            self.kick()
+            self.kick()  # those of its model that wait may want another target than it does
+        if full and ticket in self._queue:
+            self.leave(ticket)
+            raise self._full(ask.model)
         return ticket
 
     def leave(self, ticket: Ticket[T]) -> None:

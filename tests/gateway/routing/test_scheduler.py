@@ -311,3 +311,17 @@ async def test_a_waiting_request_hears_that_no_backend_is_left() -> None:
 
 def _gib(n: int | None) -> int | None:
     return None if n is None else n * 2**30
+
+
+def test_a_full_queue_turns_nobody_away_for_whom_a_place_is_free() -> None:
+    a, b = target(backend="a"), target(backend="b")
+    bench = Bench(a, b, queue_limit=1)
+    assert bench.lease().target is not bench.lease().target
+    back = bench.ask(exclude=frozenset({b.id}), retry=True)
+    b.seen = replace(b.seen, capacity=2)  # what waits was tried there already, and wants only the other
+    assert waits(back)
+    assert granted(bench.ask()).target is b
+    with pytest.raises(QueueFull) as refusal:
+        bench.ask()
+    assert refusal.value.retry_after_s > 0
+    assert bench.scheduler.waiting == 1
