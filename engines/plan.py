@@ -243,16 +243,21 @@ async def follow(plan: Plan, lines: AsyncIterator[bytes]) -> AsyncIterator[Snaps
     A line that a probe cannot use sets nothing; no line ends the following.
     """
     async for line in lines:
-        readings: list[tuple[Probe, Reading]] = []
-        for probe in plan.log_probes:
-            try:
-                reading = read(probe, line)
-            except ProbeError:
-                continue
-            if reading:
-                readings.append((probe, reading))
-        if readings:
-            yield merge(readings)
+        if (snapshot := heard(plan, line)) is not None:
+            yield snapshot
+
+
+def heard(plan: Plan, line: bytes) -> Snapshot | None:
+    """What the plan's log probes read in one line. None: nothing."""
+    readings: list[tuple[Probe, Reading]] = []
+    for probe in plan.log_probes:
+        try:
+            reading = read(probe, line)
+        except ProbeError:
+            continue
+        if reading:
+            readings.append((probe, reading))
+    return merge(readings) if readings else None
 
 
 def _paths(probes: Iterable[Probe]) -> list[Path]:

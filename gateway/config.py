@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import yaml
@@ -95,6 +95,9 @@ class BackendConfig(_Strict, frozen=True):
     capacity: Annotated[int, msgspec.Meta(ge=1)] | None = (
         None  # requests at a time, where the engine does not say
     )
+    memory_gb: Annotated[float, msgspec.Meta(gt=0)] | None = (
+        None  # GiB that its models may take together; without it only models seen side by side share it
+    )
     aliases: dict[str, str] = {}  # the engine's model name: the name clients use
     api_key: Secret | None = None  # sent to the engine
     api_key_file: str | None = None
@@ -104,6 +107,10 @@ class BackendConfig(_Strict, frozen=True):
     @property
     def probes(self) -> tuple[Probe, ...]:
         return tuple(p.build() for p in self.own_probes)
+
+    @property
+    def log_path(self) -> str | None:
+        return unquote(urlsplit(self.logs).path) if self.logs else None
 
     @property
     def engine_kind(self) -> Kind | None:
@@ -130,6 +137,7 @@ class FoundBackend(BackendConfig, frozen=True):
 
 class Limits(_Strict, frozen=True):
     body: Bytes = Bytes(32 * 1024 * 1024)  # images come as base64 in JSON
+    queue: Annotated[int, msgspec.Meta(ge=0)] = 1000  # requests that wait for a place
     first_byte: Seconds = Seconds(600)  # a cold model of tens of GB, then a long prompt
     idle: Seconds = Seconds(300)  # between two pieces of a reply
     write_stall: Seconds = Seconds(60)  # a client that does not read
@@ -143,7 +151,7 @@ class Drain(_Strict, frozen=True):
 
 class Config(_Strict, frozen=True):
     listen: str = "127.0.0.1:8090"
-    policy: str = "least_load"  # cost is named already, and not built yet
+    policy: str = "cost"  # the soonest first token; or least_load, which looks at free places alone
     show_backend: bool = True  # x-pharos-backend and x-pharos-reason on replies
     backends: list[BackendConfig] = []
     limits: Limits = Limits()

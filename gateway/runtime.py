@@ -8,22 +8,26 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 import httpx
 
-from engines.fetch import HttpFetch
 from gateway.asgi import Receive, Scope, Send
-from gateway.config import Config, Limits, load
+from gateway.config import BackendConfig, Config, Limits, load
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.scraper import Scraper
+from gateway.fleet.stats import Sample
+from gateway.fleet.target import Target
+from gateway.fleet.watch import Watch
 from gateway.proxy.answer import Answer
 from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.headers import value
 from gateway.proxy.refusals import Refusal
 from gateway.proxy.upstream import Upstream
+from gateway.routing.policy import POLICIES
+from gateway.routing.scheduler import Scheduler
 
 log = logging.getLogger("pharos")
 requests_log = logging.getLogger("pharos.requests")
@@ -35,6 +39,7 @@ ITSELF = Refusal(508, "loop", "This address is the Pharos that asks: a backend m
 
 FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
+TURN_S = 0.5
 
 
 class Gateway:
@@ -42,20 +47,24 @@ class Gateway:
 
     def __init__(self, config: Config, now: Callable[[], float] = time.monotonic) -> None:
         self.config, self.now = config, now
-        self.backends = [Backend(b) for b in config.backends]
-        self.fleet = Fleet(self.backends)
+        self.fleet = Fleet()
+        self.scheduler: Scheduler[Target] = Scheduler(
+            self.fleet, POLICIES[config.policy], now, queue_limit=config.limits.queue
+        )
+        self.fleet.on_change.append(self.scheduler.kick)
         self.instance = secrets.token_hex(8)
         self.draining = self.ready = False
         self.in_flight = 0
         self._grace_until = 0.0
         self._idle = asyncio.Event()
         self._pools: dict[Backend, Upstream] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._scrapers: list[Scraper] = []
+        self._watches: dict[Backend, Watch] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._scraping: httpx.AsyncClient | None = None
         self.consumer = Consumer(
-            self.fleet, self._pools, config.limits, _log_done, now, show_backend=config.show_backend
-        )
+            self.fleet, self.scheduler, self._pools, config.limits, self._done, now,
+            show_backend=config.show_backend,
+        )  # fmt: skip
 
     @property
     def limits(self) -> Limits:
@@ -68,27 +77,56 @@ class Gateway:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        limits = self.config.limits
-        if self.config.policy != "least_load":
-            log.warning("policy %s is not built yet: least_load is used", self.config.policy)
         self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
-        for backend in self.backends:
+        self.set_backends(self.config.backends)
+        self._spawn(self._first_rounds())
+        self._spawn(self._turns())
+
+    def set_backends(self, configs: Iterable[BackendConfig]) -> None:
+        """Use these from now on. Requests in flight at one that is not among them end as they would."""
+        changes = self.fleet.set_backends(configs)
+        for backend in changes.removed:
+            log.info("backend %s is taken out: %d in flight there", backend.url, self._busy(backend))
+            self._watches.pop(backend).stop()
+        for backend in (*changes.added, *changes.changed):
+            self._attend(backend)
+
+    def _attend(self, backend: Backend) -> None:
+        limits = self.config.limits
+        if backend not in self._pools:
             self._pools[backend] = Upstream(backend.url, limits.first_byte, limits.idle)
-            headers = {INSTANCE: self.instance}
-            if backend.api_key:
-                headers["authorization"] = f"Bearer {backend.api_key}"
-            scraper = Scraper(backend, HttpFetch(self._scraping, backend.url, headers), self.now)
-            self._scrapers.append(scraper)
-            self._tasks.append(asyncio.create_task(scraper.run()))
-        self._tasks.append(asyncio.create_task(self._first_rounds()))
+        if (old := self._watches.pop(backend, None)) is not None:
+            old.stop()
+        assert self._scraping is not None, "start it first"
+        self._watches[backend] = Watch(backend, self._scraping, {INSTANCE: self.instance}, self.now)
+
+    async def _close_unused(self) -> None:
+        for backend in [b for b in self._pools if b not in self._watches and not self._busy(b)]:
+            await self._pools.pop(backend).close()
+
+    def _busy(self, backend: Backend) -> int:
+        return self.scheduler.in_flight_at(backend.url)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _turns(self) -> None:
+        """A wait can be over by the clock alone: a model's patience with another, a reading grown stale."""
+        while True:
+            await asyncio.sleep(TURN_S)
+            if self.scheduler.waiting:
+                self.scheduler.kick()
+            await self._close_unused()
 
     async def _first_rounds(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_ROUND_S):
-                for scraper in self._scrapers:
-                    await scraper.visited.wait()
+                for watch in tuple(self._watches.values()):
+                    await watch.visited.wait()
         self.ready = True
-        up = [b.url for b in self.backends if b.up]
+        up = [b.url for b in self.fleet.backends if b.up]
         log.info("ready; engines up: %s", ", ".join(up) or "none yet")
 
     def begin_drain(self) -> None:
@@ -113,9 +151,10 @@ class Gateway:
             log.warning("the drain timeout is over with %d requests in flight", self.in_flight)
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *(w.stop() for w in self._watches.values()), return_exceptions=True)
         for pool in self._pools.values():
             await pool.close()
         if self._scraping is not None:
@@ -153,7 +192,22 @@ class Gateway:
         )
 
     def _shown(self) -> list[Backend]:
-        return [b for b in self.backends if b.up or not b.searched]
+        return [b for b in self.fleet.backends if b.up or not b.searched]
+
+    # -- what a finished request tells ---------------------------------------------------------
+
+    def _done(self, done: Done) -> None:
+        if (sample := sample_of(done)) is not None:
+            assert done.target is not None
+            done.target.stats.learn(sample)
+        _log_done(done)
+
+
+def sample_of(done: Done) -> Sample | None:
+    """What the request teaches of its target's speed. None: nothing, it got no whole answer."""
+    if done.target is None or done.granted_s is None or done.status != 200 or done.outcome != "ok":
+        return None
+    return Sample(streamed=done.streamed, cold=done.cold, total_s=done.total_s - done.granted_s)
 
 
 def _log_done(done: Done) -> None:

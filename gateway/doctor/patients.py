@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from engines.recipes.base import Kind
 from gateway.config import BackendConfig, Config, FoundBackend, Secret
@@ -32,7 +32,7 @@ class Patient:
 
     @property
     def log_path(self) -> str | None:
-        return unquote(urlsplit(self.config.logs).path) if self.config.logs else None
+        return self.config.log_path
 
 
 def configured(config: Config) -> list[Patient]:

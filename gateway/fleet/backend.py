@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engines.plan import Plan, Round
-from engines.signals import Snapshot
+from engines.signals import Residency, Snapshot
 from gateway.config import BackendConfig, FoundBackend
-
-FULL_INTERVAL_S = 5.0
-STALE_AFTER_ROUNDS = 3
+from gateway.fleet.readings import FULL_INTERVAL_S, STALE_AFTER_ROUNDS, Readings
+from gateway.fleet.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,9 @@ class Backend:
         self.view: View | None = None
         self.models: Mapping[str, str] = {}  # clients' name -> the engine's; empty while the list is unknown
         self.error: str | None = None  # why it is not up, for people
-        self.in_flight = 0  # ours; the engine's own gauges are only a correction to it
+        self.readings = Readings()
+        self.targets: dict[str, Target] = {}  # by the clients' name; also those that are not listed now
+        self.changed: Callable[[], None] = lambda: None  # told of every round, of its loss and its return
 
     def __repr__(self) -> str:
         return f"<Backend {self.url} {'up' if self.up else self.error or 'not asked yet'}>"
@@ -53,9 +54,9 @@ class Backend:
         return self.view is not None and self.error is None
 
     def resolved(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
-        self.view, self.error = View(plan, snapshot, now), None
-        aliases = self.config.aliases
-        self.models = {aliases.get(name, name): name for name in snapshot.models or ()}
+        self.error = None
+        self._full(plan, snapshot, now)
+        self.changed()
 
     def scraped(self, round_: Round, plan: Plan, now: float) -> None:
         """A full round. A busy engine that did not list its models stays as it was, until that is stale.
@@ -63,15 +64,73 @@ class Backend:
         Its models stay known even then: a client that asks for one is told to come back, not that there
         is no such model.
         """
-        if round_.busy and round_.snapshot.models is None:
+        self._note_failed(round_, plan)
+        if not round_.busy or round_.snapshot.models is not None:
+            self.error = None
+            self._full(plan, round_.snapshot, now)
+        else:
+            self.readings.add(round_.snapshot, now)
             if self._stale(now):
                 self.error = "it has not listed its models for a while: hanging, or too busy to be asked"
-            return
-        self.resolved(plan, round_.snapshot, now)
+        self.changed()
+
+    def load_read(self, round_: Round, plan: Plan, now: float) -> None:
+        """A light round. It says how busy the backend is, not that it is well."""
+        self._note_failed(round_, plan)
+        self.readings.add(round_.snapshot, now)
+        self.changed()
+
+    def heard(self, snapshot: Snapshot, now: float) -> None:
+        """What one line of its log said."""
+        before = self._warm(now)
+        self.readings.hear(snapshot, now)
+        self._new_generations(before, now)
+        self.changed()
 
     def lost(self, why: str) -> None:
         """It refused, died, or cannot be told what it is. The next round that it answers brings it back."""
         self.error = why
+        self.changed()
+
+    def reconfigured(self, config: BackendConfig) -> None:
+        """The same address with other settings. What was learned of its models stays."""
+        self.config, self.api_key = config, config.key()
+        self._name_models()
+        self.changed()
+
+    # -- parts of these ------------------------------------------------------------------------
+
+    def _note_failed(self, round_: Round, plan: Plan) -> None:
+        self.readings.fail(round_, {p.name: p.signal for p in plan.active})
+
+    def _full(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
+        upgraded = self.view is not None and self.view.plan.version != plan.version
+        before, listed = self._warm(now), set(self.models)
+        self.view = View(plan, snapshot, now)
+        self.readings.load_interval_s = plan.recipe.load_interval_s
+        self.readings.add(snapshot, now)
+        self._name_models()
+        self._new_generations(before, now)
+        for name, target in self.targets.items():
+            if upgraded or (name in listed and name not in self.models):
+                target.generation += 1
+
+    def _name_models(self) -> None:
+        listed = self.view.snapshot.models if self.view is not None else None
+        aliases = self.config.aliases
+        self.models = {aliases.get(name, name): name for name in listed or ()}
+        for name, served in self.models.items():
+            if name not in self.targets or self.targets[name].served != served:
+                self.targets[name] = Target(self, name, served)
+
+    def _warm(self, now: float) -> set[Target]:
+        return {t for t in self.targets.values() if t.view(now).warm is True}
+
+    def _new_generations(self, were_warm: set[Target], now: float) -> None:
+        """A model that was unloaded has lost what it had cached."""
+        for target in were_warm:
+            if self.readings.residency(target.served, now) is Residency.COLD:
+                target.generation += 1
 
     def _stale(self, now: float) -> bool:
         return self.view is None or now - self.view.at > STALE_AFTER_ROUNDS * FULL_INTERVAL_S

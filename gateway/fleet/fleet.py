@@ -1,65 +1,84 @@
-"""All backends together, and the choice among them."""
+"""All backends together, and the targets they make: each model on each backend that serves it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
+from gateway.config import BackendConfig
 from gateway.fleet.backend import Backend
+from gateway.fleet.target import Target
+
+REMEMBERED = 32
+"""Backends taken out whose state is kept: a container that restarts leaves the list for a moment."""
 
 
-@dataclass(slots=True)
-class Lease:
-    """A request's hold on a backend. `with` it: leaving gives the place back, once."""
+class Changes(NamedTuple):
+    """What a new set of backends means for the running one."""
 
-    backend: Backend
-    served: str  # the engine's name of the model
-    reason: str  # why this backend, for people
-
-    def __enter__(self) -> Self:
-        self.backend.in_flight += 1
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.backend.in_flight -= 1
+    added: tuple[Backend, ...]
+    removed: tuple[Backend, ...]  # no new requests; those in flight end as they would
+    changed: tuple[Backend, ...]  # same address, other settings
 
 
 class Fleet:
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self.backends = tuple(backends)
-        self._turn = 0
+    def __init__(self, backends: Sequence[Backend] = ()) -> None:
+        self.backends: tuple[Backend, ...] = ()
+        self.on_change: list[Callable[[], None]] = []  # called after each round, loss, return and new set
+        self._removed: OrderedDict[str, Backend] = OrderedDict()
+        self._targets: dict[str, tuple[Target, ...]] = {}  # a model -> its targets, since the last change
+        self._use(backends)
 
-    def models(self) -> dict[str, tuple[Backend, ...]]:
-        """What can be asked for now: each model with the backends that are up and list it."""
-        found: dict[str, list[Backend]] = {}
-        for backend in self.backends:
-            if backend.up:
-                for name in backend.models:
-                    found.setdefault(name, []).append(backend)
-        return {name: tuple(where) for name, where in found.items()}
+    def set_backends(self, configs: Iterable[BackendConfig]) -> Changes:
+        """Those whose settings are the same keep all that is known of them."""
+        now_here = {b.url: b for b in self.backends}
+        wanted = [(c.url.rstrip("/"), c) for c in configs]
+        added, changed, used = [], [], []
+        for url, config in wanted:
+            backend = now_here.pop(url, None)
+            if backend is None:
+                backend = self._removed.pop(url, None) or Backend(config)
+                backend.error = None if backend.view is None else "it has not been asked since it was added"
+                added.append(backend)
+            elif backend.config != config:
+                changed.append(backend)
+            if backend.config != config:
+                backend.reconfigured(config)
+            used.append(backend)
+        for url, backend in now_here.items():
+            backend.changed = lambda: None
+            self._removed[url] = backend
+            if len(self._removed) > REMEMBERED:
+                self._removed.popitem(last=False)
+        self._use(used)
+        self._changed()
+        return Changes(tuple(added), tuple(now_here.values()), tuple(changed))
+
+    def _use(self, backends: Sequence[Backend]) -> None:
+        self.backends = tuple(backends)
+        for backend in backends:
+            backend.changed = self._changed
+
+    def _changed(self) -> None:
+        self._targets.clear()
+        for tell in self.on_change:
+            tell()
+
+    def targets_of(self, model: str) -> tuple[Target, ...]:
+        """Where the model can be asked for now."""
+        found = self._targets.get(model)
+        if found is None:
+            found = tuple(t for b in self.backends if (t := b.targets.get(model)) is not None and t.up)
+            if found:  # a name that nobody lists is not kept: clients may ask for any
+                self._targets[model] = found
+        return found
+
+    def models(self) -> dict[str, tuple[Target, ...]]:
+        """What can be asked for now: each model with its targets."""
+        names = dict.fromkeys(name for b in self.backends if b.up for name in b.models)
+        return {name: self.targets_of(name) for name in names}
 
     def lists(self, model: str) -> bool:
         """Does any backend list the model, up or not, as far as is known?"""
         return any(model in b.models for b in self.backends)
-
-    def pick(self, model: str, tried: Iterable[Backend] = ()) -> Lease | None:
-        """The backend with the fewest requests of ours; equals take turns. None: nobody up lists it."""
-        left = [b for b in self.backends if b.up and model in b.models and b not in tried]
-        if not left:
-            return None
-        fewest = min(b.in_flight for b in left)
-        equal = [b for b in left if b.in_flight == fewest]
-        self._turn += 1
-        backend = equal[self._turn % len(equal)]
-        return Lease(backend, backend.models[model], _reason(fewest, len(left), len(equal)))
-
-
-def _reason(fewest: int, of: int, equal: int) -> str:
-    if of == 1:
-        return "the only backend that serves the model now"
-    busy = "idle" if fewest == 0 else f"{fewest} in flight"
-    return f"{busy}, {'equal to others, in turn' if equal > 1 else f'the fewest of {of} backends'}"

@@ -12,7 +12,8 @@ from engines.fetch import Fault, Fetch
 from engines.plan import Plan, Unreachable, resolve, scrape, stale_plan
 from engines.recipes import RECIPES
 from engines.recipes.base import Kind, Recipe
-from gateway.fleet.backend import FULL_INTERVAL_S, Backend
+from gateway.fleet.backend import Backend
+from gateway.fleet.readings import FULL_INTERVAL_S
 
 log = logging.getLogger("pharos.fleet")
 
@@ -75,7 +76,8 @@ class Scraper:
 
     async def _resolve(self) -> None:
         recipe = await self._recipe()
-        plan, snapshot = await resolve(self.get, recipe, self.backend.config.probes)
+        config = self.backend.config
+        plan, snapshot = await resolve(self.get, recipe, config.probes, has_log=config.logs is not None)
         if self.plan is None or [p.name for p in plan.active] != [p.name for p in self.plan.active]:
             names = ", ".join(p.name for p in plan.active)
             log.info(
@@ -98,6 +100,8 @@ class Scraper:
         if full:
             self.full_at = self.now()
             self.backend.scraped(result, plan, self.now())
+        else:
+            self.backend.load_read(result, plan, self.now())
         why = stale_plan(plan, result, self.now() - self.resolved_at)
         if why is not None:
             log.debug("backend %s: reading its probes anew (%s)", self.backend.url, why)

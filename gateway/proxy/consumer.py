@@ -12,6 +12,7 @@ from gateway.asgi import Receive, Scope, Send
 from gateway.config import Limits
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.target import Target
 from gateway.proxy import aggregates, serving
 from gateway.proxy.answer import Answer, ClientGone, read_body, until_gone
 from gateway.proxy.apis import ANTHROPIC
@@ -23,6 +24,7 @@ from gateway.proxy.passage import Passage, Settings
 from gateway.proxy.refusals import Refusal
 from gateway.proxy.routes import CHAT, ROUTES, SHOW, Route, family_of, only, unknown
 from gateway.proxy.upstream import Upstream
+from gateway.routing.scheduler import Scheduler
 
 __all__ = ["Consumer", "Done"]
 
@@ -33,6 +35,7 @@ class Consumer:
     def __init__(
         self,
         fleet: Fleet,
+        scheduler: Scheduler[Target],
         pools: Mapping[Backend, Upstream],
         limits: Limits,
         on_done: Callable[[Done], None],
@@ -41,8 +44,8 @@ class Consumer:
         show_backend: bool = True,
     ) -> None:
         self.fleet, self.limits, self.on_done, self.now = fleet, limits, on_done, now
-        self.native = Native(fleet, pools)
-        self.passages = Settings(fleet, pools, now, limits.wait_comment, show_backend)
+        self.native = Native(fleet, pools, lambda backend: scheduler.in_flight_at(backend.url))
+        self.passages = Settings(fleet, scheduler, pools, now, limits.wait_comment, show_backend)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: list[Header] = scope["headers"]
@@ -78,7 +81,7 @@ class Consumer:
         self, route: Route, scope: Scope, receive: Receive, answer: Answer, done: Done
     ) -> None:
         ask = understand(await read_body(receive, self.limits.body), route, scope["headers"])
-        done.model = ask.model
+        done.model, done.streamed = ask.model, ask.stream
         await until_gone(receive, Passage(self.passages, ask, scope, answer, done).run())
 
     async def _show(self, scope: Scope, receive: Receive, answer: Answer, done: Done) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.fleet.target import Target
+
 
 @dataclass(slots=True)
 class Done:
@@ -17,6 +19,11 @@ class Done:
     path: str
     arrived: float
     model: str | None = None  # None: not a request of a model, or one that could not be read
+    streamed: bool = False
+    target: Target | None = None  # the last that was tried
+    cold: bool = False  # its model was not loaded when the request was sent
+    granted_s: float | None = None  # when its last wait for a place was over
+    predicted_s: float | None = None  # to its first token, from then, as the policy saw it
     backend: str | None = None
     reason: str | None = None
     status: int | None = None  # None: the client left before there was one

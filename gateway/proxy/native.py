@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,8 +32,10 @@ _list = msgspec.json.Decoder(dict[str, Any])
 
 
 class Native:
-    def __init__(self, fleet: Fleet, pools: Mapping[Backend, Upstream]) -> None:
-        self.fleet, self.pools = fleet, pools
+    def __init__(
+        self, fleet: Fleet, pools: Mapping[Backend, Upstream], busy: Callable[[Backend], int]
+    ) -> None:
+        self.fleet, self.pools, self.busy = fleet, pools, busy
         self._last: WeakKeyDictionary[Backend, dict[str, list[Entry]]] = WeakKeyDictionary()
 
     def up(self) -> list[Backend]:
@@ -77,7 +79,7 @@ class Native:
         Raises Refusal.
         """
         name = serving.find(self.fleet, ask.route, ask.model)
-        for backend in sorted(serving.serving(self.fleet, ask.route, name), key=lambda b: b.in_flight):
+        for backend in sorted(serving.serving(self.fleet, ask.route, name), key=self.busy):
             served = backend.models[name]
             body = ask.body if serving.same(backend, ask.model, served) else ask.body_for(served)
             try:

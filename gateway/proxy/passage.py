@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from engines import fetch
 from engines import routes as engine_routes
-from engines.signals import Residency
 from gateway.asgi import Scope
 from gateway.fleet.backend import Backend
-from gateway.fleet.fleet import Fleet, Lease
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.target import Target
 from gateway.proxy import serving
 from gateway.proxy.answer import Answer
 from gateway.proxy.apis import Framing
@@ -23,6 +23,9 @@ from gateway.proxy.refusals import Refusal
 from gateway.proxy.tap import Tap
 from gateway.proxy.upstream import EngineFault, Fault, Reply, Upstream
 from gateway.proxy.waiting import Waiting, comment
+from gateway.routing import lease as routing
+from gateway.routing.lease import Lease
+from gateway.routing.scheduler import Scheduler
 
 log = logging.getLogger("pharos.requests")
 
@@ -45,6 +48,7 @@ class Settings:
     """What every passage is given besides its request."""
 
     fleet: Fleet
+    scheduler: Scheduler[Target]
     pools: Mapping[Backend, Upstream]
     now: Callable[[], float]
     wait_comment_s: float
@@ -57,20 +61,20 @@ class _Held:
 
     reply: Reply
     body: bytes
-    lease: Lease
+    lease: Lease[Target]
 
 
 class Passage:
     def __init__(self, given: Settings, ask: Ask, scope: Scope, answer: Answer, done: Done) -> None:
-        self.fleet, self.pools, self.now = given.fleet, given.pools, given.now
-        self.show_backend = given.show_backend
+        self.fleet, self.scheduler, self.pools = given.fleet, given.scheduler, given.pools
+        self.now, self.show_backend = given.now, given.show_backend
         self.ask, self.scope, self.answer, self.done = ask, scope, answer, done
         self.name = serving.find(self.fleet, ask.route, ask.model)  # raises Refusal (404)
         self.failed = 0
         self.tried: list[Backend] = []  # by any of this request's turns
         self.lacking: Backend | None = None  # the last that has no such route
         self.held: _Held | None = None
-        self.lease: Lease | None = None  # the one in use
+        self.lease: Lease[Target] | None = None  # the one in use
         self.tap: Tap | None = None
         self.commented = False  # the client has a status and comments, and nothing of an engine's
         self.waiting = Waiting(self._comment, given.wait_comment_s)
@@ -91,8 +95,9 @@ class Passage:
     async def _attempts(self) -> None:
         fault: EngineFault | None = None
         while self.failed < ATTEMPTS and (lease := await self._take()):
-            self.tried.append(lease.backend)
-            self.done.backend, self.done.reason = lease.backend.url, lease.reason
+            backend = lease.target.backend
+            self.tried.append(backend)
+            self._note(lease)
             with lease:
                 self.lease = lease
                 try:
@@ -102,7 +107,7 @@ class Passage:
                 except EngineFault as e:
                     fault = e
                     self.failed += 1
-                    self._blame(lease.backend, e)
+                    self._blame(backend, e)
                     if self.answer.started and not self.commented:
                         await self._break_off(e)
                         return
@@ -114,10 +119,35 @@ class Passage:
                     self.lease = None
         await self._give_up(fault)
 
-    async def _take(self) -> Lease | None:
-        """The one place where a lease is taken. None: nobody is left who could be asked."""
-        closed = [b for b in self.fleet.backends if b in self.tried or not serving.speaks(b, self.ask.route)]
-        return self.fleet.pick(self.name, closed)
+    async def _take(self) -> Lease[Target] | None:
+        """The one place where a lease is taken, after a wait if need be.
+
+        None: nobody is left who could be asked. Raises Refusal (429) when too many wait.
+        """
+        while True:
+            try:
+                lease = await self.scheduler.acquire(self._wish())
+            except routing.QueueFull as e:
+                raise Refusal(429, "queue_full", f"{e}.", e.retry_after_s) from None
+            except routing.Turned:
+                return None
+            if serving.speaks(lease.target.backend, self.ask.route):
+                return lease
+            lease.release()  # it came up during the wait, and does not have this route
+
+    def _wish(self) -> routing.Ask:
+        name, route = self.name, self.ask.route
+        closed = [b for b in self.fleet.backends if b in self.tried or not serving.speaks(b, route)]
+        exclude = frozenset(b.targets[name].id for b in closed if name in b.targets)
+        return routing.Ask(
+            self.ask.key, name, self.ask.prompt_tokens, exclude=exclude, retry=bool(self.tried)
+        )
+
+    def _note(self, lease: Lease[Target]) -> None:
+        done, decision = self.done, lease.decision
+        done.target, done.cold, done.predicted_s = lease.target, lease.cold, decision.ttft_s
+        done.backend, done.reason = lease.target.backend.url, decision.reason
+        done.granted_s = lease.granted_at - done.arrived
 
     def _another(self) -> bool:
         """Would somebody else be asked if this engine is given up?"""
@@ -126,14 +156,14 @@ class Passage:
 
     # -- one engine ----------------------------------------------------------------------------
 
-    async def _relay(self, lease: Lease) -> None:
+    async def _relay(self, lease: Lease[Target]) -> None:
         """Pass one engine's reply on. Raises EngineFault, Refusal, and _Elsewhere before the first byte."""
-        backend = lease.backend
+        backend, served = lease.target.backend, lease.target.served
         headers = to_engine(self.scope["headers"], backend.api_key)
         recipe = serving.recipe_of(backend)
         own = self.ask.stream and recipe is not None and recipe.closes_after_stream
-        same = serving.same(backend, self.ask.model, lease.served)
-        body = self.ask.body if same else self.ask.body_for(lease.served)
+        same = serving.same(backend, self.ask.model, served)
+        body = self.ask.body if same else self.ask.body_for(served)
         reply = await self.pools[backend].send(_target(self.scope), headers, body, own_connection=own)
         async with reply:
             pieces = reply.pieces()
@@ -151,9 +181,9 @@ class Passage:
             return _content_type(reply) != Framing.SSE
         return self.ask.route.optional and _is_json(reply) and (_length(reply) or ERROR_BYTES) < 1024
 
-    def _judge(self, reply: Reply, body: bytes, lease: Lease) -> None:
+    def _judge(self, reply: Reply, body: bytes, lease: Lease[Target]) -> None:
         """Raises _Elsewhere, or Refusal for what no client should get as it is."""
-        backend = lease.backend
+        backend = lease.target.backend
         if self.ask.route.optional and reply.status in (200, 404, 405, 501):
             said = fetch.Answer(reply.status, body, {"content-type": _content_type(reply)})
             if engine_routes.served(said) is False:
@@ -171,7 +201,9 @@ class Passage:
         if self.commented or (reply.status >= 400 and not _is_json(reply)):
             raise _in_words(reply, body, backend)
 
-    async def _pass(self, reply: Reply, head: bytes, pieces: AsyncIterator[bytes], lease: Lease) -> None:
+    async def _pass(
+        self, reply: Reply, head: bytes, pieces: AsyncIterator[bytes], lease: Lease[Target]
+    ) -> None:
         self.tap = _tap(reply, self.answer)
         if head:
             await self._start(reply, lease)
@@ -183,6 +215,8 @@ class Passage:
         if not self.answer.started or self.commented:
             await self._start(reply, lease)
         self._finish()
+        if reply.status == 200:
+            lease.target.replied(self.now())
         await self.answer.end()
 
     async def _write(self, piece: bytes) -> None:
@@ -190,7 +224,7 @@ class Passage:
             self.tap.feed(piece)
         await self.answer.write(piece)
 
-    async def _start(self, reply: Reply, lease: Lease) -> None:
+    async def _start(self, reply: Reply, lease: Lease[Target]) -> None:
         await self.waiting.end()
         self.done.status, self.done.first_byte_s = reply.status, self.now() - self.done.arrived
         if self.commented:  # the client has its status and headers
@@ -203,10 +237,11 @@ class Passage:
             headers.append((b"retry-after", _whole_seconds(after)))
         await self.answer.start(reply.status, [*headers, *self._explained(lease)])
 
-    def _explained(self, lease: Lease | None) -> list[Header]:
+    def _explained(self, lease: Lease[Target] | None) -> list[Header]:
         if lease is None or not self.show_backend:
             return []
-        return [(b"x-pharos-backend", text(lease.backend.url)), (b"x-pharos-reason", text(lease.reason))]
+        url, reason = lease.target.backend.url, lease.decision.reason
+        return [(b"x-pharos-backend", text(url)), (b"x-pharos-reason", text(reason))]
 
     def _finish(self) -> None:
         """A body that ended without its generation ending is a death, however clean it looks on the wire.
@@ -226,17 +261,17 @@ class Passage:
             self.commented, self.done.status = True, 200
             kind = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
             await self.answer.start(200, [*kind, *self._explained(self.lease)])
-        await self.answer.write(comment(self._phase(), self.now() - self.done.arrived))
+        left_s = self.scheduler.estimate_wait_s(self.name) if self.lease is None else None
+        await self.answer.write(comment(self._phase(), self.now() - self.done.arrived, left_s))
 
     def _phase(self) -> str:
         lease = self.lease
         if lease is None:
             return f"waiting for a free place at an engine that serves {self.ask.model}"
-        known = lease.backend.view.snapshot.models if lease.backend.view is not None else None
-        info = known.get(lease.served) if known is not None else None
-        if info is not None and info.state in (Residency.LOADING, Residency.COLD):
-            return f"{lease.backend.url} is loading {self.ask.model}"
-        return f"{lease.backend.url} has the request and has not begun to answer"
+        url, view = lease.target.backend.url, lease.target.view(self.now())
+        if view.loading or view.warm is False:
+            return f"{url} is loading {self.ask.model}"
+        return f"{url} has the request and has not begun to answer"
 
     # -- failures ------------------------------------------------------------------------------
 
@@ -276,8 +311,8 @@ class Passage:
 
     async def _hand_over(self, held: _Held) -> None:
         if self.commented or not _is_json(held.reply) or len(held.body) > ERROR_BYTES:
-            raise _in_words(held.reply, held.body, held.lease.backend)
-        self.done.backend, self.done.reason = held.lease.backend.url, held.lease.reason
+            raise _in_words(held.reply, held.body, held.lease.target.backend)
+        self._note(held.lease)
         await self._start(held.reply, held.lease)
         await self.answer.end(held.body)
 

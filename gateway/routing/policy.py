@@ -133,7 +133,7 @@ def least_load(
     return _decide(route, [(c, s) for c, s in open_ if _demand(c) == least], open_, scores)
 
 
-POLICIES: dict[str, Policy] = {"cost": cost, "least-load": least_load}
+POLICIES: dict[str, Policy] = {"cost": cost, "least_load": least_load}
 
 
 def _demand(c: Candidate) -> tuple[float, bool]:

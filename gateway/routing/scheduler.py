@@ -151,6 +151,11 @@ class Scheduler(Generic[T]):
         room = self._rooms.get(target.backend.url)
         return 0 if room is None else room.in_flight.get(target.id, 0)
 
+    def in_flight_at(self, url: str) -> int:
+        """Ours at one backend, all its models together."""
+        room = self._rooms.get(url)
+        return 0 if room is None else sum(room.in_flight.values())
+
     def estimate_wait_s(self, model: str) -> float | None:
         """Seconds until a request that came now is sent and its model loaded. None: no backend is up."""
         targets, now = self.fleet.targets_of(model), self.now()

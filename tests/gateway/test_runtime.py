@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from gateway.config import BackendConfig, Config, Drain, FoundBackend, Seconds
+from gateway.fleet.stats import Stats
 from gateway.runtime import Gateway
 from tests.stub import Peer, Request, stub
 
@@ -39,6 +39,12 @@ async def ready(gateway: Gateway) -> None:
     async with asyncio.timeout(10):
         while (await get(gateway, "/healthz"))[0] != 200:
             await asyncio.sleep(0.01)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.005)
 
 
 async def test_it_is_ready_once_every_backend_had_its_first_round() -> None:
@@ -103,8 +109,83 @@ async def test_every_scrape_says_who_asks() -> None:
     assert {tuple(r.header("x-pharos-instance")) for r in s.requests} == {(gateway.instance,)}
 
 
-async def test_a_policy_that_is_not_built_yet_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    gateway = Gateway(Config(policy="cost"))
-    await gateway.start()
-    await gateway.stop()
-    assert "policy cost is not built yet: least_load is used" in caplog.text
+async def chatting(request: Request, peer: Peer) -> None:
+    if request.line.startswith("POST"):
+        await asyncio.sleep(0.01)
+        await peer.plain(b'{"choices":[{"finish_reason":"stop"}]}')
+    else:
+        await engine(request, peer)
+
+
+async def post(gateway: Gateway, sent: list[Any] | None = None) -> tuple[int, dict[bytes, bytes]]:
+    sent = [] if sent is None else sent
+    inbox: asyncio.Queue[Any] = asyncio.Queue()
+    inbox.put_nowait({"type": "http.request", "body": b'{"model":"m"}'})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    path = {"path": "/v1/chat/completions", "raw_path": b"/v1/chat/completions"}
+    await gateway({"type": "http", **path, "method": "POST", "headers": []}, inbox.get, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+async def test_an_answer_teaches_how_long_a_request_takes_there() -> None:
+    async with stub(chatting) as s:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url)]))
+        await gateway.start()
+        await ready(gateway)
+        (target,) = gateway.fleet.targets_of("m")
+        assert target.stats == Stats()
+        assert (await post(gateway))[0] == 200
+        await gateway.stop()
+    assert target.stats.service_s is not None
+    assert target.stats.service_s >= 0.01
+
+
+async def test_a_backend_taken_out_gets_no_new_request_and_ends_the_one_it_has() -> None:
+    hold = asyncio.Event()
+
+    async def slow(request: Request, peer: Peer) -> None:
+        if request.line.startswith("POST"):
+            await hold.wait()
+        await chatting(request, peer)
+
+    async with stub(slow) as s, stub(chatting) as other:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url)]))
+        await gateway.start()
+        await ready(gateway)
+        first = asyncio.create_task(post(gateway))
+        await until(lambda: gateway.scheduler.in_flight_at(s.url) == 1)
+        gateway.set_backends([BackendConfig(url=other.url)])
+        await until(lambda: bool(gateway.fleet.targets_of("m")))
+        assert (await post(gateway))[1][b"x-pharos-backend"] == other.url.encode()
+        hold.set()
+        assert (await first)[1][b"x-pharos-backend"] == s.url.encode()
+        await until(lambda: len(gateway._pools) == 1)
+        await gateway.stop()
+
+
+async def test_a_backend_put_back_at_once_is_watched_again() -> None:
+    async with stub(engine) as s:
+        config = BackendConfig(url=s.url)
+        gateway = Gateway(Config(backends=[config]))
+        await gateway.start()
+        await ready(gateway)
+        gateway.set_backends([])
+        assert gateway.fleet.models() == {}
+        gateway.set_backends([config])
+        await until(lambda: bool(gateway.fleet.models()))
+        await gateway.stop()
+
+
+async def test_nothing_is_left_running_after_the_stop() -> None:
+    before = asyncio.all_tasks()
+    async with stub(engine) as s:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url, logs="file:///nowhere/engine.log")]))
+        await gateway.start()
+        await ready(gateway)
+        gateway.set_backends([])
+        await gateway.stop()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before

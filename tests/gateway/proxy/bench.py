@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -17,8 +18,12 @@ from gateway.asgi import CONNECTION, Message
 from gateway.config import BackendConfig, Limits, Seconds
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.target import Target
 from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.upstream import Upstream
+from gateway.routing.lease import Ask
+from gateway.routing.policy import least_load
+from gateway.routing.scheduler import Scheduler
 from tests.stub import Peer, Request
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -84,6 +89,7 @@ class Client:
 class Setup:
     consumer: Consumer
     backends: list[Backend]
+    scheduler: Scheduler[Target]
     done: list[Done]
 
     async def ask(
@@ -97,6 +103,18 @@ class Setup:
         )
         return client
 
+    @contextmanager
+    def busy(self, *indices: int, model: str = "m") -> Iterator[None]:
+        """While other requests of ours are in flight at these backends."""
+        others = {b.targets[model].id: i for i, b in enumerate(self.backends) if model in b.targets}
+        with ExitStack() as stack:
+            for index in indices:
+                exclude = frozenset(id_ for id_, i in others.items() if i != index)
+                lease = self.scheduler.enter(Ask("another", model, exclude=exclude)).lease
+                assert lease is not None, "there is no place left to be busy with"
+                stack.enter_context(lease)
+            yield
+
 
 PLAIN = Recipe("openai", "x", ())
 CLOSING = Recipe("openai", "x", (), closes_after_stream=True)
@@ -109,14 +127,15 @@ def listing(
 ) -> None:  # fmt: skip
     """What the backend is, and what it lists, as a round would have found it."""
     known = {m: ModelInfo(state) for m in models}
-    snapshot = Snapshot(version, known, source={Signal.MODELS: "x"})
-    backend.resolved(Plan(recipe, version, (), {}), snapshot, 0)
+    signals = [Signal.MODELS, *([Signal.RESIDENCY] if state is not None else [])]
+    snapshot = Snapshot(version, known, source=dict.fromkeys(signals, "x"))
+    backend.resolved(Plan(recipe, version, (), {}), snapshot, time.monotonic())
 
 
 @asynccontextmanager
 async def gateway(
     *urls: str, recipe: Recipe = PLAIN, models: Sequence[str] = ("m",), show_backend: bool = True,
-    wait_comment_s: float = 10, **config: Any,
+    wait_comment_s: float = 10, queue: int = 1000, **config: Any,
 ) -> AsyncIterator[Setup]:  # fmt: skip
     """In front of engines that are up and list `models`. Patience with an engine is 1 s."""
     backends = [Backend(BackendConfig(url=u, **config)) for u in urls]
@@ -125,9 +144,14 @@ async def gateway(
     pools = {b: Upstream(b.url, 1, 1) for b in backends}
     done: list[Done] = []
     limits = Limits(first_byte=Seconds(1), idle=Seconds(1), wait_comment=Seconds(wait_comment_s))
-    consumer = Consumer(Fleet(backends), pools, limits, done.append, show_backend=show_backend)
-    yield Setup(consumer, backends, done)
-    assert [b.in_flight for b in backends] == [0] * len(backends), "a place was not given back"
+    fleet = Fleet(backends)
+    scheduler: Scheduler[Target] = Scheduler(fleet, least_load, time.monotonic, queue_limit=queue)
+    consumer = Consumer(fleet, scheduler, pools, limits, done.append, show_backend=show_backend)
+    yield Setup(consumer, backends, scheduler, done)
+    assert [scheduler.in_flight_at(b.url) for b in backends] == [0] * len(backends), (
+        "a place was not given back"
+    )
+    assert scheduler.waiting == 0, "somebody was left in the queue"
     for pool in pools.values():
         await pool.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from engines.recipes.base import Recipe
 from gateway.proxy.routes import ROUTES
-from tests.gateway.proxy.bench import OLLAMA, PLAIN, Client, Setup, gateway, listing
+from tests.gateway.proxy.bench import OLLAMA, PLAIN, Client, gateway, listing
 from tests.stub import Handler, Peer, Request, stub
 
 POSTS = list(ROUTES)
@@ -29,15 +29,6 @@ def refusing(status: str, body: bytes, kind: str = "application/json", **headers
         await peer.send(head.encode() + body)
 
     return engine
-
-
-def preferring_first(g: Setup) -> None:
-    """The second engine looks busy, so that the first is asked first."""
-    g.backends[1].in_flight = 1
-
-
-def released(g: Setup) -> None:
-    g.backends[1].in_flight = 0
 
 
 def error_of(client: Client) -> str:
@@ -87,9 +78,8 @@ async def test_an_engine_without_the_route_leaves_it_to_another(
     path: str, status: str, body: bytes, kind: str
 ) -> None:
     async with stub(refusing(status, body, kind)) as a, stub(answers) as b, gateway(a.url, b.url) as g:
-        preferring_first(g)
-        client = await g.ask(path=path)
-        released(g)
+        with g.busy(1):
+            client = await g.ask(path=path)
     assert (client.status, client.body) == (200, b'{"ok":1}')
     assert len(a.requests) == 1
 
@@ -124,9 +114,8 @@ async def test_a_502_and_then_a_dead_engine_brings_the_502s_words() -> None:
         pass
     said = b'{"error":{"message":"tools need --jinja"}}'
     async with stub(refusing("500 Oops", said)) as a, gateway(a.url, gone.url) as g:
-        preferring_first(g)
-        client = await g.ask()
-        released(g)
+        with g.busy(1):
+            client = await g.ask()
     assert (client.status, client.body) == (500, said)
     assert g.done[0].backend == a.url
 

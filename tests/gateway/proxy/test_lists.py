@@ -270,7 +270,7 @@ async def test_showing_a_model_takes_no_place() -> None:
     seen: list[int] = []
 
     async def engine(_request: Request, peer: Peer) -> None:
-        seen.append(g.backends[0].in_flight)
+        seen.append(g.scheduler.in_flight_at(g.backends[0].url))
         await peer.plain(b"{}")
 
     async with stub(engine) as s, gateway(s.url, recipe=OLLAMA) as g:

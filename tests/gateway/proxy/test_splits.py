@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Self, cast
 
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 from gateway.config import BackendConfig, Limits
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.target import Target
 from gateway.proxy.consumer import Consumer
 from gateway.proxy.headers import Header
 from gateway.proxy.routes import family_of
 from gateway.proxy.tap import Tap
 from gateway.proxy.upstream import EngineFault, Fault, Upstream
+from gateway.routing.policy import least_load
+from gateway.routing.scheduler import Scheduler
 from tests.gateway.proxy.bench import OLLAMA, STREAM, Client, listing
 from tests.gateway.proxy.recorded import STREAMS, Said
 
@@ -51,7 +55,9 @@ def client_of(path: str, said: Said, pieces: Sequence[bytes], *, dies: bool = Fa
     backend = Backend(BackendConfig(url="http://engine:1"))
     listing(backend, OLLAMA, ["m"])
     pools = {backend: cast(Upstream, Pieces(said.kind, pieces, dies=dies))}
-    consumer = Consumer(Fleet([backend]), pools, Limits(), lambda _done: None)
+    fleet = Fleet([backend])
+    scheduler: Scheduler[Target] = Scheduler(fleet, least_load, time.monotonic)
+    consumer = Consumer(fleet, scheduler, pools, Limits(), lambda _done: None)
     client = Client()
 
     async def ask() -> None:

@@ -165,9 +165,8 @@ async def test_another_engine_may_still_take_a_stream_that_has_only_comments() -
         stub(streaming(FINISH)) as b,
         gateway(a.url, b.url, wait_comment_s=OFTEN_S) as g,
     ):
-        g.backends[1].in_flight = 1
-        await g.ask(STREAM, client=client)
-        g.backends[1].in_flight = 0
+        with g.busy(1):
+            await g.ask(STREAM, client=client)
     assert (split(client.body)[1], client.ended) == (FINISH, True)
 
 

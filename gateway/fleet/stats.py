@@ -1,0 +1,73 @@
+"""What requests teach about a target's speed. Pure: samples in, estimates out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+WEIGHT = 0.2
+"""Of the newest sample: about ten requests make an estimate new."""
+MIN_UNCACHED_TOKENS = 256
+"""Below this the time to first token is mostly overhead, and says nothing of the prefill."""
+WARM_LOAD_S = 0.5
+"""A reported load shorter than this was none: Ollama reports 1 to 100 ms for a warm model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One successful generation, as the request path saw it. None is unknown. Seconds.
+
+    `load_s` and `prefill_s` are what the engine's reply reports; `ttft_s` runs from sending to the first
+    byte, which is the first token of a streamed reply only. `cold`: a load was expected when it was sent.
+    A control call (an empty prompt that loads or unloads) is no generation: `control`.
+    """
+
+    streamed: bool = False
+    cold: bool = False
+    control: bool = False
+    ttft_s: float | None = None
+    total_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    load_s: float | None = None
+    prefill_s: float | None = None
+
+
+@dataclass(slots=True)
+class Stats:
+    """Moving averages of one target; None until the first sample."""
+
+    prefill_s_per_token: float | None = None
+    load_s: float | None = None
+    service_s: float | None = None
+
+    def learn(self, sample: Sample) -> None:
+        if sample.control:
+            return
+        self.load_s = _mean(self.load_s, _load(sample))
+        self.prefill_s_per_token = _mean(self.prefill_s_per_token, _prefill(sample))
+        self.service_s = _mean(self.service_s, None if sample.cold else sample.total_s)
+
+
+def _load(sample: Sample) -> float | None:
+    return sample.load_s if sample.load_s is not None and sample.load_s >= WARM_LOAD_S else None
+
+
+def _prefill(sample: Sample) -> float | None:
+    """Seconds per uncached token. The engine's own time is sure; the first byte's needs a warm stream."""
+    if sample.prompt_tokens is None or sample.cached_tokens is None:
+        return None
+    uncached = sample.prompt_tokens - sample.cached_tokens
+    if uncached < MIN_UNCACHED_TOKENS:
+        return None
+    warm = not sample.cold and _load(sample) is None
+    seconds = sample.prefill_s
+    if seconds is None and sample.streamed and warm:
+        seconds = sample.ttft_s
+    return None if seconds is None else seconds / uncached
+
+
+def _mean(old: float | None, new: float | None) -> float | None:
+    if new is None or not math.isfinite(new) or new <= 0:
+        return old
+    return new if old is None else old + WEIGHT * (new - old)
