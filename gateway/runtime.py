@@ -9,17 +9,20 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from gateway.asgi import Receive, Scope, Send
-from gateway.config import BackendConfig, Config, Limits, load
+from gateway.config import BackendConfig, Config, Limits, config_path, load
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.stats import Sample
 from gateway.fleet.target import Target
 from gateway.fleet.watch import Watch
+from gateway.live_config import LiveConfig
 from gateway.proxy.answer import Answer
 from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
@@ -41,12 +44,19 @@ FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
 TURN_S = 0.5
 
+LIVE = frozenset({"backends", "drain"})
+"""Settings whose edits are used at once. The others are built into parts that run for the process's life."""
+
 
 class Gateway:
     """An ASGI application for HTTP, with the hooks that the server calls around it."""
 
-    def __init__(self, config: Config, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: Config, now: Callable[[], float] = time.monotonic, file: Path | None = None
+    ) -> None:
         self.config, self.now = config, now
+        self.live_config = None if file is None else LiveConfig(file, self.reconfigure)
+        self.needs_restart: tuple[str, ...] = ()  # settings whose edits are not in use
         self.fleet = Fleet()
         self.scheduler: Scheduler[Target] = Scheduler(
             self.fleet, POLICIES[config.policy], now, queue_limit=config.limits.queue
@@ -81,6 +91,20 @@ class Gateway:
         self.set_backends(self.config.backends)
         self._spawn(self._first_rounds())
         self._spawn(self._turns())
+        if self.live_config is not None:
+            self._spawn(self.live_config.run())
+
+    def reconfigure(self, config: Config) -> None:
+        """Use what can be used of an edited config without a restart, and say what cannot."""
+        changed = [n for n in config.__struct_fields__ if getattr(config, n) != getattr(self.config, n)]
+        live = {n: getattr(config, n) for n in changed if n in LIVE}
+        self.needs_restart = tuple(n for n in changed if n not in LIVE)
+        if "backends" in live:
+            self.set_backends(config.backends)
+        self.config = msgspec.structs.replace(self.config, **live)
+        log.info("the config was edited; in use now: %s", ", ".join(live) or "nothing new")
+        if self.needs_restart:
+            log.warning("the config was edited; needs a restart: %s", ", ".join(self.needs_restart))
 
     def set_backends(self, configs: Iterable[BackendConfig]) -> None:
         """Use these from now on. Requests in flight at one that is not among them end as they would."""
@@ -220,4 +244,4 @@ def _log_done(done: Done) -> None:
 
 def build() -> Gateway:
     """The gateway of the config file. Raises ConfigError."""
-    return Gateway(load())
+    return Gateway(load(), file=config_path())

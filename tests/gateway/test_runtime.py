@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gateway.config import BackendConfig, Config, Drain, FoundBackend, Seconds
 from gateway.fleet.stats import Stats
@@ -189,3 +192,24 @@ async def test_nothing_is_left_running_after_the_stop() -> None:
         await gateway.stop()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_an_edited_config_is_used_while_it_runs_and_what_cannot_be_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stub(engine) as s:
+        gateway = Gateway(Config())
+        await gateway.start()
+        assert gateway.fleet.models() == {}
+        edited = Config(
+            backends=[BackendConfig(url=s.url)], drain=Drain(grace=Seconds(9)), policy="least_load"
+        )
+        gateway.reconfigure(edited)
+        await until(lambda: bool(gateway.fleet.models()))
+        assert gateway.config.drain.grace == Seconds(9)
+        assert gateway.config.policy == "cost"
+        assert list(gateway.needs_restart) == ["policy"]
+        assert "needs a restart: policy" in caplog.text
+        gateway.reconfigure(Config(backends=[BackendConfig(url=s.url)], drain=Drain(grace=Seconds(9))))
+        assert list(gateway.needs_restart) == []
+        await gateway.stop()
