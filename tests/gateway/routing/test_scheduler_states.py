@@ -39,7 +39,7 @@ class Requests(RuleBasedStateMachine):
         self.loaded: dict[str, list[TestTarget]] = {"one": [], "big": []}
         self.waiting: list[Waiting] = []
         self.running: list[Waiting] = []
-        self.settled: Counter[int] = Counter()
+        self.settled: Counter[Waiting] = Counter()
         self.failed = 0
 
     def size(self, t: TestTarget) -> int:
@@ -82,8 +82,8 @@ class Requests(RuleBasedStateMachine):
                 ticket.on_settled = lambda: self.settle(ticket)
 
     def settle(self, ticket: Waiting) -> None:
-        self.settled[id(ticket)] += 1
-        assert self.settled[id(ticket)] == 1, "granted twice"
+        self.settled[ticket] += 1
+        assert self.settled[ticket] == 1, "granted twice"
         self.waiting.remove(ticket)
         if ticket.lease is not None:
             self.start(ticket)

@@ -1,0 +1,203 @@
+"""What choosing costs: one pick of 64 mixed targets, a request's way in, a place freed while 1,000 wait."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from benchmarks.report import Figure, figure
+from gateway.routing.lease import Ask
+from gateway.routing.policy import DEFAULTS, POLICIES, Candidate, Route
+from gateway.routing.scheduler import Scheduler
+
+TARGETS = 64
+WAITERS = 1000
+KEYS = 20
+ROUNDS = 3000
+PICK_BUDGET_US = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    warm: bool | None = True
+    loading: bool = False
+    running: int | None = None
+    waiting: int | None = None
+    load_at: float | None = None
+    capacity: int | None = 4
+    kv_usage: float | None = None
+    size_bytes: int | None = None
+    vram_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    prefill_s_per_token: float | None = 0.001
+    load_s: float | None = 4.0
+    service_s: float | None = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    url: str
+    config: Config = field(default_factory=Config)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    id: int
+    model: str
+    backend: Backend
+    seen: View
+    stats: Stats
+
+    @property
+    def key(self) -> str:
+        return f"{self.backend.url} {self.model}"
+
+    def view(self, now: float) -> View:
+        return self.seen
+
+
+class Fleet:
+    def __init__(self, targets: list[Target]) -> None:
+        self._by_model: dict[str, list[Target]] = {}
+        for target in targets:
+            self._by_model.setdefault(target.model, []).append(target)
+
+    def targets_of(self, model: str) -> list[Target]:
+        return self._by_model.get(model, [])
+
+    def lists(self, model: str) -> bool:
+        return model in self._by_model
+
+
+def mixed_candidates(chance: random.Random) -> list[Candidate]:
+    """Cold, loading, full and unmeasured ones among the rest, as a large fleet has them."""
+
+    def known(value: float) -> float | None:
+        return None if chance.random() < 0.2 else value
+
+    return [
+        Candidate(
+            target=n,
+            name=f"http://10.0.0.{n}:8000",
+            warm=chance.choice([True, True, False, None]),
+            loading=chance.random() < 0.1,
+            capacity=(capacity := chance.choice([1, 2, 4, 16])),
+            free=chance.randint(-1, capacity),
+            queue_ahead=chance.randint(0, 20),
+            kv_usage=known(chance.random()),
+            matched_tokens=chance.choice([0, 0, 500, 3000]),
+            prefill_s_per_token=known(chance.uniform(0.0002, 0.01)),
+            load_s=known(chance.uniform(1, 20)),
+            service_s=known(chance.uniform(0.5, 20)),
+            fits=chance.choice([True, True, False, None]),
+        )
+        for n in range(TARGETS)
+    ]
+
+
+def mixed_target(n: int, model: str, chance: random.Random) -> Target:
+    warm = chance.choice([True, True, False, None])
+    running = chance.choice([None, 0, 1])
+    seen = View(
+        warm=warm,
+        loading=warm is False and chance.random() < 0.2,
+        running=running,
+        waiting=running and chance.randint(0, 2),
+        load_at=None if running is None else 0.0,
+        capacity=chance.choice([None, 2, 4]),
+        kv_usage=chance.choice([None, chance.random()]),
+    )
+    return Target(
+        n, model, Backend(f"http://10.0.0.{n}:8000"), seen, Stats(service_s=chance.uniform(0.5, 20))
+    )
+
+
+def measure() -> list[Figure]:
+    return [*picks(), *entries(), grants()]
+
+
+def picks() -> list[Figure]:
+    """The policy alone. A candidate list of its own for each pick, so that no branch is learned by heart."""
+    chance = random.Random(1)
+    lists = [mixed_candidates(chance) for _ in range(100)]
+    note = f"{TARGETS} candidates: cold, loading, full, unmeasured, matched; budget {PICK_BUDGET_US:g} us p99"
+    return [
+        figure(
+            f"pick, {name}",
+            "us",
+            [
+                _timed_us(lambda p=policy, n=n: p(Route(4000, n), lists[n % 100], DEFAULTS))  # type: ignore[misc]
+                for n in range(ROUNDS)
+            ],
+            note=note,
+        )
+        for name, policy in POLICIES.items()
+    ]
+
+
+def entries() -> list[Figure]:
+    """A request that finds a place at once: candidates built, one picked, the place taken."""
+    chance = random.Random(2)
+    fleet = Fleet([mixed_target(n, "m", chance) for n in range(TARGETS)])
+    figures = []
+    for name, policy in POLICIES.items():
+        scheduler = Scheduler(fleet, policy, lambda: 1.0, seed=lambda: chance.getrandbits(32))
+        took = []
+        for n in range(ROUNDS):
+            matched = dict.fromkeys(chance.sample(range(TARGETS), 4), 3000)
+            ask = Ask(f"key {n % KEYS}", "m", 4000, matched=matched)
+            began = time.perf_counter()
+            ticket = scheduler.enter(ask)
+            took.append((time.perf_counter() - began) * 1e6)
+            assert ticket.lease is not None
+            ticket.lease.release()
+        figures.append(
+            figure(f"enter, {name}", "us", took, note=f"{TARGETS} targets, four of them with a match")
+        )
+    return figures
+
+
+def grants() -> Figure:
+    """A place is given back while 1,000 wait, of 20 keys and 4 models; 16 targets a model, all full."""
+    chance = random.Random(3)
+    models = [f"model {n}" for n in range(4)]
+    targets = [
+        Target(n, models[n % 4], Backend(f"http://10.0.0.{n}:8000"), View(capacity=1), Stats())
+        for n in range(TARGETS)
+    ]
+    scheduler = Scheduler(
+        Fleet(targets), POLICIES["cost"], lambda: 1.0, queue_limit=2 * WAITERS,
+        seed=lambda: chance.getrandbits(32),
+    )  # fmt: skip
+
+    def ask(n: int, model: str) -> Ask:
+        return Ask(f"key {n % KEYS}", model, chance.randint(10, 30_000), weight=1 + n % 3)
+
+    running = [scheduler.enter(ask(n, t.model)) for n, t in enumerate(targets)]
+    waiting = [scheduler.enter(ask(n, chance.choice(models))) for n in range(WAITERS)]
+    took = []
+    for n in range(ROUNDS // 3):
+        ended = running.pop(0)
+        assert ended.lease is not None
+        took.append(_timed_us(ended.lease.release) / 1000)
+        running += (granted := [t for t in waiting if t.lease is not None])
+        waiting = [t for t in waiting if t.lease is None]
+        waiting += [scheduler.enter(ask(n, t.ask.model)) for t in granted]
+    note = f"{WAITERS} waiting of {KEYS} keys and 4 models; budget 1 ms"
+    return figure("grant after a release", "ms", took, note=note)
+
+
+def _timed_us(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1e6
