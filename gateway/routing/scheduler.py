@@ -57,15 +57,16 @@ class Ticket(Generic[T]):
 
 
 def _size(ask: Ask) -> Hashable:
-    """Asks of one kind and size get one answer. Coarse, or each waiter had to be asked in each round: what is
-    left to prefill, anywhere or where a match is, differs by less than a factor of two."""
+    """Asks of one kind and size get one answer.
+
+    Coarse, else each waiter would have to be asked in each round: of one size are those that leave the same
+    to prefill at each target, within a factor of two. A match that leaves about everything is none.
+    """
     anywhere = ask.prompt_tokens.bit_length()
     if not ask.matched:
         return anywhere
-    left = (
-        (target, max(ask.prompt_tokens - n, 0).bit_length()) for target, n in ask.matched.items() if n > 0
-    )
-    return anywhere, frozenset(left)
+    left = ((t, max(ask.prompt_tokens - n, 0).bit_length()) for t, n in ask.matched.items())
+    return anywhere, frozenset(at for at in left if at[1] != anywhere)
 
 
 class _Sight(Generic[T]):
@@ -153,7 +154,7 @@ class Scheduler(Generic[T]):
         self._waiting[ask.model] += 1
         if not asked:
             self.kick()  # those of its model that wait may want another target than it does
-        if full and ticket in self._queue:
+        if full and ticket in self._queue and len(self._queue) > self.queue_limit:
             self.leave(ticket)
             raise self._full(ask.model)
         return ticket
@@ -329,9 +330,10 @@ class Scheduler(Generic[T]):
         """Those that no waiter needs any more. True: there were some that held others back."""
         dropped = False
         for room in self._rooms.values():
-            for target in room.claims.keys() - wanted:
-                del room.claims[target]
-                dropped = True
+            if room.claims:
+                for target in room.claims.keys() - wanted:
+                    del room.claims[target]
+                    dropped = True
         return dropped
 
     def _claim_s(self, target: T, now: float) -> float:

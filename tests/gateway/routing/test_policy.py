@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import config
 from gateway.routing.policy import (
     DEFAULTS,
     POLICIES,
@@ -120,6 +121,10 @@ def test_cost_prefers(chosen: Candidate, other: Candidate, swapped: bool) -> Non
 def test_a_full_winner_is_waited_for() -> None:
     assert decided(cost, PROMPT, like(1, free=0), like(2, warm=False)).wait
     assert not decided(cost, PROMPT, like(1)).wait
+
+
+def test_the_policies_are_those_that_the_config_can_name() -> None:
+    assert set(POLICIES) == set(config.POLICIES)
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.routing.lease import Ask, NoneUp, NoSuchModel, QueueFull
-from gateway.routing.policy import least_load
+from gateway.routing.policy import Why, least_load
 from tests.gateway.routing.doubles import Bench, TestBackend, TestConfig, granted, target, waits
 
 
@@ -248,6 +248,53 @@ def test_least_load_keeps_to_memory_too() -> None:
     assert waits(bench.ask("b"))
 
 
+# Cached prefixes
+
+
+@pytest.mark.parametrize("cached", [0, 1])
+def test_a_request_goes_where_its_prefix_is_cached(cached: int) -> None:
+    both = target(backend="a"), target(backend="b")
+    lease = granted(Bench(*both).ask(tokens=1000, matched={both[cached].id: 900, 999: 1000}))
+    assert lease.target is both[cached]
+    assert lease.decision.why is Why.CACHE
+    assert "900 tokens cached" in lease.decision.reason
+
+
+def test_a_waiter_is_not_held_by_one_beside_it_that_lacks_its_match() -> None:
+    busy, slow = target(backend="busy"), target(backend="slow", warm=False)
+    bench = Bench(busy, slow)
+    bench.lease()
+    without = bench.ask(tokens=20_000)
+    assert waits(without)  # 1 s in the queue is less than 4 s of load
+    matched = bench.ask(tokens=20_000, matched={slow.id: 19_000})
+    assert granted(matched).target is slow
+    assert waits(without)
+
+
+def test_of_waiters_who_differ_in_matches_only_each_is_asked_when_a_place_comes() -> None:
+    busy, slow = target(backend="busy"), target(backend=TestBackend("slow", up=False), warm=False)
+    bench = Bench(busy, slow)
+    bench.lease()
+    without = bench.ask(key="a", tokens=20_000)
+    matched = bench.ask(key="b", tokens=20_000, matched={slow.id: 19_000})
+    slow.backend.up = True
+    bench.scheduler.kick()
+    assert granted(matched).target is slow
+    assert waits(without)
+
+
+def test_a_waiter_whose_match_is_busy_does_not_hold_back_one_without() -> None:
+    busy, free = target(backend="busy"), target(backend="free")
+    bench = Bench(busy, free)
+    running = [bench.lease(), bench.lease()]
+    matched = bench.ask(tokens=20_000, matched={busy.id: 20_000})
+    without = bench.ask(tokens=20_000)
+    at_free = next(lease for lease in running if lease.target is free)
+    at_free.release()
+    assert granted(without).target is free
+    assert waits(matched)
+
+
 # Leaving
 
 
@@ -325,3 +372,12 @@ def test_a_full_queue_turns_nobody_away_for_whom_a_place_is_free() -> None:
         bench.ask()
     assert refusal.value.retry_after_s > 0
     assert bench.scheduler.waiting == 1
+
+
+def test_a_full_queue_that_grows_short_as_one_comes_takes_it_in() -> None:
+    bench = Bench(target(backend="a"), target(backend="b", warm=False, capacity=4), queue_limit=8)
+    bench.lease()
+    before = [bench.ask(tokens=100) for _ in range(8)]  # together they outweigh the load at b
+    one_more = bench.ask(tokens=1)  # of another size: all are asked anew
+    assert sum(t.lease is not None for t in [*before, one_more]) > 0
+    assert waits(one_more)
