@@ -11,7 +11,7 @@ Times are seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import inf
@@ -95,14 +95,18 @@ class Score(NamedTuple):
         return self.wait_s + self.load_s + self.prefill_s
 
 
-@dataclass(frozen=True)
+Estimate = tuple[float, float, float, float]
+"""Seconds of wait, load, prefill, and saved by the cache, as in a score."""
+
+
+@dataclass(frozen=True, eq=False)
 class Decision:
     """What was chosen. Why, and against what, is worked out when somebody asks: most picks are to wait."""
 
-    route: Route
-    candidates: Sequence[Candidate]  # not to be changed afterwards
-    defaults: Defaults
     at: int  # of the candidates, the one that was chosen
+    candidates: Sequence[Candidate]  # not to be changed afterwards
+    estimates: Callable[[], Sequence[Estimate | None]] = field(repr=False)
+    """One a candidate, in their order. None: infeasible."""
 
     @property
     def target(self) -> int:
@@ -120,8 +124,7 @@ class Decision:
     @cached_property
     def scores(self) -> tuple[Score, ...]:
         """One a candidate, in their order."""
-        estimates = _estimates(self.route, self.candidates, self.defaults)
-        pairs = zip(self.candidates, estimates, strict=True)
+        pairs = zip(self.candidates, self.estimates(), strict=True)
         return tuple(Score(c.target, False) if e is None else Score(c.target, True, *e) for c, e in pairs)
 
     @cached_property
@@ -157,7 +160,8 @@ def cost(route: Route, candidates: Sequence[Candidate], defaults: Defaults = DEF
     if limit == inf:
         return None
     near = [at for at, ttft_s in enumerate(ttfts) if ttft_s <= limit]
-    return _one_of(near, [candidates[at].utilization for at in near], route, candidates, defaults)
+    at = _one_of(near, [candidates[at].utilization for at in near], route.seed)
+    return Decision(at, candidates, lambda: estimates)
 
 
 def least_load(
@@ -174,53 +178,36 @@ def least_load(
             continue
         open_.append(at)
         demands.append((1 - free / capacity if free > 0 else 1 + ahead / capacity, cold))
-    return _one_of(open_, demands, route, candidates, defaults) if open_ else None
+    if not open_:
+        return None
+    at = _one_of(open_, demands, route.seed)
+    return Decision(at, candidates, lambda: _estimates(route, candidates, defaults))
 
 
 POLICIES: dict[str, Policy] = {"cost": cost, "least_load": least_load}
 
 
-def _one_of(
-    near: Sequence[int],
-    ranks: Sequence[object],
-    route: Route,
-    candidates: Sequence[Candidate],
-    defaults: Defaults,
-) -> Decision:
+def _one_of(near: Sequence[int], ranks: Sequence[float] | Sequence[tuple[float, bool]], seed: int) -> int:
     """By chance one of those whose rank is the lowest."""
-    lowest = min(ranks)  # type: ignore[type-var]
+    lowest = min(ranks)
     equal = [at for at, rank in zip(near, ranks, strict=True) if rank == lowest]
-    return Decision(route, candidates, defaults, equal[route.seed % len(equal)])
+    return equal[seed % len(equal)]
 
 
 # The estimate. Each pick goes once over all candidates, and unpacks them: to look up a dozen attributes of
 # each would take longer than all of the arithmetic.
 
 
-def _estimates(
-    route: Route, candidates: Sequence[Candidate], defaults: Defaults
-) -> list[tuple[float, float, float, float] | None]:
-    """What follows `feasible` in a score, one a candidate, in their order. None: infeasible."""
+def _estimates(route: Route, candidates: Sequence[Candidate], defaults: Defaults) -> list[Estimate | None]:
     prompt = route.prompt_tokens
     prefill_guess = _guess(map(_PREFILL, candidates), defaults.prefill_s_per_token)
     load_guess = _guess(map(_LOAD, candidates), defaults.load_s)
     service_guess = _guess(map(_SERVICE, candidates), defaults.service_s)
-    estimates: list[tuple[float, float, float, float] | None] = []
-    for (
-        _,
-        _,
-        warm,
-        loading,
-        capacity,
-        free,
-        ahead,
-        kv,
-        matched,
-        per_token,
-        load_s,
-        service_s,
-        fits,
-    ) in candidates:
+    estimates: list[Estimate | None] = []
+    for c in candidates:
+        (
+            _, _, warm, loading, capacity, free, ahead, kv, matched, per_token, load_s, service_s, fits,
+        ) = c  # fmt: skip
         if warm is not False or loading:
             load_s = 0.0
         elif fits is False:

@@ -53,7 +53,7 @@ class Ticket(Generic[T]):
         self.lease: Lease[T] | None = None
         self.error: Turned | None = None
         self.on_settled: Callable[[], None] | None = None
-        """Called once, when it got a lease or an error while it waited. It may call the scheduler."""
+        """Called once, when it gets a lease or an error after a wait. It may call the scheduler."""
 
 
 def _size(ask: Ask) -> Hashable:
@@ -63,8 +63,6 @@ def _size(ask: Ask) -> Hashable:
     to prefill at each target, within a factor of two. A match that leaves about everything is none.
     """
     anywhere = ask.prompt_tokens.bit_length()
-    if not ask.matched:
-        return anywhere
     left = ((t, max(ask.prompt_tokens - n, 0).bit_length()) for t, n in ask.matched.items())
     return anywhere, frozenset(at for at in left if at[1] != anywhere)
 
