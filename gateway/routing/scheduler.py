@@ -168,14 +168,10 @@ class Scheduler(Generic[T]):
 
     def kick(self) -> None:
         """Something changed: serve whoever can be served. Costs by kinds and groups, not by waiters."""
-        settled: list[Ticket[T]] = []
-        now = self.now()
-        for _ in range(2):
-            round_: _Round[T] = _Round(now, settled=settled)
-            self._queue.serve(partial(self._turn, round_=round_))
-            if not self._drop_claims(round_.wanted):
-                break
-        for ticket in settled:
+        round_: _Round[T] = _Round(self.now())
+        while self._serve(round_):
+            pass
+        for ticket in round_.settled:
             if ticket.on_settled is not None:
                 ticket.on_settled()
 
@@ -213,6 +209,19 @@ class Scheduler(Generic[T]):
         return min(self._claim_s(t, now) + self._load_s(t) for t in targets)
 
     # The atomic step
+
+    def _serve(self, round_: _Round[T]) -> bool:
+        """Offer turns. True: those who were refused may find a place now.
+
+        Why this ends: waiters and claims that are due only become fewer at one moment.
+        """
+        settled = len(round_.settled)
+        round_.wanted.clear()
+        self._queue.serve(partial(self._turn, round_=round_))
+        if self._drop_claims(round_.wanted):
+            round_.sights.clear()
+            return True
+        return len(round_.settled) > settled  # a load that one of them starts has places for others too
 
     def _turn(self, ticket: Ticket[T], round_: _Round[T]) -> Answer:
         answer = self._offer(ticket, round_)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import config
@@ -199,6 +199,7 @@ policies = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
 @policies
+@settings(deadline=None)
 @given(routes, candidates)
 def test_never_an_infeasible_target_and_always_one_if_there_is_any(
     policy: Policy, route: Route, cs: list[Candidate]
@@ -212,6 +213,7 @@ def test_never_an_infeasible_target_and_always_one_if_there_is_any(
         assert decision.wait == (chosen.free <= 0)
 
 
+@settings(deadline=None)
 @given(routes, candidates, st.data())
 def test_a_free_identical_target_more_never_worsens_the_estimate(
     route: Route, cs: list[Candidate], data: st.DataObject
@@ -228,6 +230,7 @@ def test_a_free_identical_target_more_never_worsens_the_estimate(
 
 
 @policies
+@settings(deadline=None)
 @given(routes, candidates)
 def test_unknown_never_counts_as_nothing(policy: Policy, route: Route, cs: list[Candidate]) -> None:
     decision = policy(route, cs, DEFAULTS)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.routing.queue import Answer, FairQueue
@@ -110,6 +110,7 @@ def test_leaving_leaves_nothing_behind() -> None:
     assert (len(queue), list(queue), queue.by_key(), queue.has("m")) == (0, [], {}, False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=6))
 def test_shares_follow_the_weights_over_a_thousand_grants(weights: list[int]) -> None:
     queue: FairQueue[str] = FairQueue()
@@ -122,6 +123,7 @@ def test_shares_follow_the_weights_over_a_thousand_grants(weights: list[int]) ->
         assert counts[str(key)] == pytest.approx(fair, abs=max(0.1 * fair, weight))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_whatever_comes_and_goes_each_waiter_is_granted_or_removed_once(data: st.DataObject) -> None:
     queue: FairQueue[int] = FairQueue()

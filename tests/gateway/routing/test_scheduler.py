@@ -195,6 +195,15 @@ def test_a_long_wait_behind_a_load_outweighs_a_second_one() -> None:
     assert [granted(t).target.backend.url for t in queue if t.lease is not None] == ["b"]
 
 
+def test_who_would_not_load_a_model_joins_the_load_that_another_starts() -> None:
+    bench = Bench(target(backend="busy"), slow := target(backend="slow", warm=False, capacity=2))
+    bench.lease()
+    short = bench.ask(tokens=0)
+    assert waits(short)
+    long = bench.ask(tokens=20_000, matched={slow.id: 20_000})
+    assert granted(long).target is granted(short).target is slow
+
+
 def test_no_load_pushes_out_a_model_with_requests_in_flight() -> None:
     for memory, sizes in ((10.0, (6, 6)), (None, (None, None))):
         box = TestBackend("box", config=TestConfig(memory))
