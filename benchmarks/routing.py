@@ -1,13 +1,21 @@
-"""What choosing costs: one pick of 64 mixed targets, a request's way in, a place freed while 1,000 wait."""
+"""What choosing costs: one pick of 64 mixed targets, a request's way in, a place freed while 1,000 wait.
+
+Processor time: all of it is computing, and on a busy machine the clock would tell of the others.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from benchmarks.report import Figure, figure
+from engines.plan import Plan
+from engines.recipes.base import Recipe
+from engines.signals import LOAD_SIGNALS, WHOLE_BACKEND, Load, ModelInfo, Residency, Signal, Snapshot
+from gateway.config import BackendConfig
+from gateway.fleet.backend import Backend
+from gateway.fleet.fleet import Fleet
 from gateway.routing.lease import Ask
 from gateway.routing.policy import DEFAULTS, POLICIES, Candidate, Route
 from gateway.routing.scheduler import Scheduler
@@ -17,66 +25,7 @@ WAITERS = 1000
 KEYS = 20
 ROUNDS = 3000
 PICK_BUDGET_US = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    warm: bool | None = True
-    loading: bool = False
-    running: int | None = None
-    waiting: int | None = None
-    load_at: float | None = None
-    capacity: int | None = 4
-    kv_usage: float | None = None
-    size_bytes: int | None = None
-    vram_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    prefill_s_per_token: float | None = 0.001
-    load_s: float | None = 4.0
-    service_s: float | None = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    memory_gb: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    url: str
-    config: Config = field(default_factory=Config)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    id: int
-    model: str
-    backend: Backend
-    seen: View
-    stats: Stats
-
-    @property
-    def key(self) -> str:
-        return f"{self.backend.url} {self.model}"
-
-    def view(self, now: float) -> View:
-        return self.seen
-
-
-class Fleet:
-    def __init__(self, targets: list[Target]) -> None:
-        self._by_model: dict[str, list[Target]] = {}
-        for target in targets:
-            self._by_model.setdefault(target.model, []).append(target)
-
-    def targets_of(self, model: str) -> list[Target]:
-        return self._by_model.get(model, [])
-
-    def lists(self, model: str) -> bool:
-        return model in self._by_model
+PLAN = Plan(Recipe("openai", "bench", ()), "1", (), {})
 
 
 def mixed_candidates(chance: random.Random) -> list[Candidate]:
@@ -105,20 +54,34 @@ def mixed_candidates(chance: random.Random) -> list[Candidate]:
     ]
 
 
-def mixed_target(n: int, model: str, chance: random.Random) -> Target:
-    warm = chance.choice([True, True, False, None])
-    running = chance.choice([None, 0, 1])
-    seen = View(
-        warm=warm,
-        loading=warm is False and chance.random() < 0.2,
-        running=running,
-        waiting=running and chance.randint(0, 2),
-        load_at=None if running is None else 0.0,
-        capacity=chance.choice([None, 2, 4]),
-        kv_usage=chance.choice([None, chance.random()]),
+def backend(n: int, models: dict[str, Residency | None], load: Load, capacity: int | None) -> Backend:
+    """As a round at clock 0 leaves it."""
+    seen = Snapshot(
+        models={model: ModelInfo(state=state) for model, state in models.items()},
+        load={WHOLE_BACKEND: load},
+        source=dict.fromkeys([Signal.MODELS, Signal.RESIDENCY, *LOAD_SIGNALS], "bench"),
     )
-    return Target(
-        n, model, Backend(f"http://10.0.0.{n}:8000"), seen, Stats(service_s=chance.uniform(0.5, 20))
+    made = Backend(BackendConfig(url=f"http://10.0.0.{n}:8000", capacity=capacity))
+    made.resolved(PLAN, seen, 0.0)
+    for target in made.targets.values():
+        target.stats.prefill_s_per_token, target.stats.load_s = 0.001, 4.0
+        target.stats.service_s = 0.5 + n % 20
+    return made
+
+
+def mixed_fleet(chance: random.Random) -> Fleet:
+    """One model everywhere: loaded, cold, loading or of unknown residency, some with requests of others."""
+    states = [Residency.LOADED, Residency.LOADED, Residency.COLD, Residency.LOADING, None]
+    return Fleet(
+        [
+            backend(
+                n,
+                {"m": chance.choice(states)},
+                Load(running=chance.choice([None, 0, 1]), kv_usage=chance.choice([None, chance.random()])),
+                chance.choice([None, 2, 4]),
+            )
+            for n in range(TARGETS)
+        ]
     )
 
 
@@ -148,13 +111,14 @@ def picks() -> list[Figure]:
 def entries() -> list[Figure]:
     """A request that finds a place at once: candidates built, one picked, the place taken."""
     chance = random.Random(2)
-    fleet = Fleet([mixed_target(n, "m", chance) for n in range(TARGETS)])
+    fleet = mixed_fleet(chance)
+    ids = [target.id for target in fleet.targets_of("m")]
     figures = []
     for name, policy in POLICIES.items():
         scheduler = Scheduler(fleet, policy, lambda: 1.0, seed=lambda: chance.getrandbits(32))
         took = []
         for n in range(ROUNDS):
-            matched = dict.fromkeys(chance.sample(range(TARGETS), 4), 3000)
+            matched = dict.fromkeys(chance.sample(ids, 4), 3000)
             ask = Ask(f"key {n % KEYS}", "m", 4000, matched=matched)
             began = time.thread_time()
             ticket = scheduler.enter(ask)
@@ -174,24 +138,21 @@ def queues() -> list[Figure]:
     """
     chance = random.Random(3)
     models = [f"model {n}" for n in range(8)]
-    targets = [
-        Target(
-            2 * n + m, models[(2 * n + m) % 8], Backend(f"http://10.0.0.{n}:8000"), View(warm=not m), Stats()
-        )
-        for n in range(TARGETS // 2)
-        for m in (0, 1)
-    ]
+    loaded, cold = Residency.LOADED, Residency.COLD
+    fleet = Fleet(
+        [
+            backend(n, {models[2 * n % 8]: loaded, models[(2 * n + 1) % 8]: cold}, Load(), 4)
+            for n in range(TARGETS // 2)
+        ]
+    )
+    ids = [target.id for model in models for target in fleet.targets_of(model)]
     scheduler = Scheduler(
-        Fleet(targets),
-        POLICIES["cost"],
-        lambda: 1.0,
-        queue_limit=2 * WAITERS,
-        seed=lambda: chance.getrandbits(32),
+        fleet, POLICIES["cost"], lambda: 1.0, queue_limit=2 * WAITERS, seed=lambda: chance.getrandbits(32)
     )
 
     def ask() -> Ask:
         tokens, key = chance.randint(10, 30_000), chance.randrange(KEYS)
-        matched = {chance.randrange(TARGETS): chance.randint(0, tokens) for _ in range(3)}
+        matched = {chance.choice(ids): chance.randint(0, tokens) for _ in range(3)}
         return Ask(f"key {key}", chance.choice(models), tokens, weight=1 + key % 3, matched=matched)
 
     tickets = [scheduler.enter(ask()) for _ in range(WAITERS)]

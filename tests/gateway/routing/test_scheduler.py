@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gateway.routing.lease import Ask, NoneUp, NoSuchModel, QueueFull
 from gateway.routing.policy import Why, least_load
-from tests.gateway.routing.doubles import Bench, TestBackend, TestConfig, granted, target, waits
+from gateway.routing.scheduler import Ticket
+from tests.gateway.routing.doubles import Bench, TestBackend, TestConfig, TestTarget, granted, target, waits
 
 
 def test_a_free_place_is_taken_at_once() -> None:
@@ -47,6 +49,22 @@ def test_who_finds_no_place_gets_the_next_that_is_freed() -> None:
     first.release()
     assert granted(second).waited_s == 3
     assert bench.scheduler.waiting == 0
+
+
+def test_a_waiter_is_told_once_and_may_give_its_place_to_the_next_right_then() -> None:
+    bench = Bench(target())
+    first, second, third = bench.lease(), bench.ask(), bench.ask()
+    told: list[object] = []
+
+    def give_on(ticket: Ticket[TestTarget]) -> None:
+        told.append(ticket)
+        granted(ticket).release()
+
+    for ticket in (second, third):
+        ticket.on_settled = partial(give_on, ticket)
+    first.release()
+    assert told == [second, third]
+    assert (bench.scheduler.waiting, bench.scheduler.in_flight(first.target)) == (0, 0)
 
 
 def test_a_waiter_may_land_on_another_target_than_it_waited_for() -> None:
