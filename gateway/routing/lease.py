@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Generic, Self
 
 from gateway.routing.policy import Decision
 from gateway.routing.ports import T
+
+NO_MATCHES: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Ask:
     weight: int = 1
     exclude: frozenset[int] = frozenset()  # ids of targets that it was tried on
     retry: bool = False  # it has had its turn: to the front of its key's line
+    matched: Mapping[int, int] = field(default_factory=lambda: NO_MATCHES, hash=False)
+    """Target id -> tokens of the prompt that its prefix cache should hold. Not to be changed afterwards."""
 
 
 class Turned(Exception):

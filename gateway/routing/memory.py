@@ -116,7 +116,7 @@ class Room:
 
     def held(self, target: int, now: float) -> bool:
         """No new grants: it stands in the way of one whose patience is over."""
-        due = self.due(now)
+        due = self.due(now) if self.claims else None
         return due is not None and due != target and not self.fit({target, due, *self.in_flight})
 
     def claim(self, target: int, model: str, patience: float, now: float) -> None:

@@ -10,11 +10,13 @@ Times are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import median
-from typing import NamedTuple
+from functools import cached_property
+from math import inf
+from operator import itemgetter
+from typing import NamedTuple, cast
 
 TIE_S = 0.001
 """Two estimates this close are equal: no estimate here is that good."""
@@ -93,115 +95,171 @@ class Score(NamedTuple):
         return self.wait_s + self.load_s + self.prefill_s
 
 
-@dataclass(frozen=True, slots=True)
+Estimate = tuple[float, float, float, float]
+"""Seconds of wait, load, prefill, and saved by the cache, as in a score."""
+
+
+@dataclass(frozen=True, eq=False)
 class Decision:
-    target: int
-    wait: bool  # it has no free place: stay in the queue
-    reason: str  # for people
-    why: Why
-    ttft_s: float
-    scores: tuple[Score, ...]
+    """What was chosen. Why, and against what, is worked out when somebody asks: most picks are to wait."""
+
+    at: int  # of the candidates, the one that was chosen
+    candidates: Sequence[Candidate]  # not to be changed afterwards
+    estimates: Callable[[], Sequence[Estimate | None]] = field(repr=False)
+    """One a candidate, in their order. None: infeasible."""
+
+    @property
+    def target(self) -> int:
+        return self.candidates[self.at].target
+
+    @property
+    def wait(self) -> bool:
+        """It has no free place: stay in the queue."""
+        return self.candidates[self.at].free <= 0
+
+    @property
+    def ttft_s(self) -> float:
+        return self.scores[self.at].ttft_s
+
+    @cached_property
+    def scores(self) -> tuple[Score, ...]:
+        """One a candidate, in their order."""
+        pairs = zip(self.candidates, self.estimates(), strict=True)
+        return tuple(Score(c.target, False) if e is None else Score(c.target, True, *e) for c, e in pairs)
+
+    @cached_property
+    def why(self) -> Why:
+        return _why(self._best, self._others)
+
+    @cached_property
+    def reason(self) -> str:
+        """For people."""
+        return _reason(self._best, self._others, len(self.candidates))
+
+    @property
+    def _best(self) -> _Scored:
+        return self.candidates[self.at], self.scores[self.at]
+
+    @cached_property
+    def _others(self) -> list[_Scored]:
+        pairs = enumerate(zip(self.candidates, self.scores, strict=True))
+        return [pair for at, pair in pairs if pair[1].feasible and at != self.at]
 
 
-Policy = Callable[[Route, Sequence[Candidate], Defaults], "Decision | None"]
+_Scored = tuple[Candidate, Score]
+
+Policy = Callable[[Route, Sequence[Candidate], Defaults], Decision | None]
 """None: no candidate is feasible now."""
 
 
 def cost(route: Route, candidates: Sequence[Candidate], defaults: Defaults = DEFAULTS) -> Decision | None:
     """The lowest estimate of seconds to the first token: wait, load and prefill."""
-    scores = _scores(route, candidates, defaults)
-    open_ = [(s.ttft_s, c, s) for c, s in zip(candidates, scores, strict=True) if s.feasible]
-    if not open_:
+    estimates = _estimates(route, candidates, defaults)
+    ttfts = [inf if e is None else e[0] + e[1] + e[2] for e in estimates]
+    limit = min(ttfts, default=inf) + TIE_S
+    if limit == inf:
         return None
-    limit = min(t for t, _, _ in open_) + TIE_S
-    near = [(c, s) for t, c, s in open_ if t <= limit]
-    least = min(c.utilization for c, _ in near)
-    return _decide(route, [(c, s) for c, s in near if c.utilization == least], [o[1:] for o in open_], scores)
+    near = [at for at, ttft_s in enumerate(ttfts) if ttft_s <= limit]
+    at = _one_of(near, [candidates[at].utilization for at in near], route.seed)
+    return Decision(at, candidates, lambda: estimates)
 
 
 def least_load(
-    route: Route,
-    candidates: Sequence[Candidate],
-    defaults: Defaults = DEFAULTS,
+    route: Route, candidates: Sequence[Candidate], defaults: Defaults = DEFAULTS
 ) -> Decision | None:
-    """The least utilized, whatever a load or a prefill costs there: for where the estimates mislead."""
-    scores = _scores(route, candidates, defaults)
-    open_ = [(c, s) for c, s in zip(candidates, scores, strict=True) if s.feasible]
+    """The least utilized, whatever a load or a prefill costs there: for where the estimates mislead.
+
+    Places taken and queued for, as a share; of equals a loaded one first.
+    """
+    open_, demands = [], []
+    for at, (_, _, warm, loading, capacity, free, ahead, _, _, _, _, _, fits) in enumerate(candidates):
+        cold = warm is False and not loading
+        if cold and fits is False:
+            continue
+        open_.append(at)
+        demands.append((1 - free / capacity if free > 0 else 1 + ahead / capacity, cold))
     if not open_:
         return None
-    least = min(_demand(c) for c, _ in open_)
-    return _decide(route, [(c, s) for c, s in open_ if _demand(c) == least], open_, scores)
+    at = _one_of(open_, demands, route.seed)
+    return Decision(at, candidates, lambda: _estimates(route, candidates, defaults))
 
 
 POLICIES: dict[str, Policy] = {"cost": cost, "least_load": least_load}
 
 
-def _demand(c: Candidate) -> tuple[float, bool]:
-    """Places taken and queued for, as a share; of equals a loaded one first."""
-    queued = c.queue_ahead if c.free <= 0 else 0
-    return c.utilization + queued / max(c.capacity, 1), c.cold
+def _one_of(near: Sequence[int], ranks: Sequence[float] | Sequence[tuple[float, bool]], seed: int) -> int:
+    """By chance one of those whose rank is the lowest."""
+    lowest = min(ranks)
+    equal = [at for at, rank in zip(near, ranks, strict=True) if rank == lowest]
+    return equal[seed % len(equal)]
 
 
-def _scores(route: Route, candidates: Sequence[Candidate], defaults: Defaults) -> tuple[Score, ...]:
-    """One a candidate, in their order."""
-    prefill_guess = _guess([c.prefill_s_per_token for c in candidates], defaults.prefill_s_per_token)
-    load_guess = _guess([c.load_s for c in candidates], defaults.load_s)
-    service_guess = _guess([c.service_s for c in candidates], defaults.service_s)
-    scores = []
+# The estimate. Each pick goes once over all candidates, and unpacks them: to look up a dozen attributes of
+# each would take longer than all of the arithmetic.
+
+
+def _estimates(route: Route, candidates: Sequence[Candidate], defaults: Defaults) -> list[Estimate | None]:
+    prompt = route.prompt_tokens
+    prefill_guess = _guess(map(_PREFILL, candidates), defaults.prefill_s_per_token)
+    load_guess = _guess(map(_LOAD, candidates), defaults.load_s)
+    service_guess = _guess(map(_SERVICE, candidates), defaults.service_s)
+    estimates: list[Estimate | None] = []
     for c in candidates:
-        if not c.feasible:
-            scores.append(Score(c.target, False))
+        (
+            _, _, warm, loading, capacity, free, ahead, kv, matched, per_token, load_s, service_s, fits,
+        ) = c  # fmt: skip
+        if warm is not False or loading:
+            load_s = 0.0
+        elif fits is False:
+            estimates.append(None)
             continue
-        per_token = prefill_guess if c.prefill_s_per_token is None else c.prefill_s_per_token
-        service_s = service_guess if c.service_s is None else c.service_s
-        slot_s = service_s / max(c.capacity, 1)  # a place frees this often
-        wait_s = 0.0 if c.free > 0 else (max(c.queue_ahead, 0) + 1) * slot_s
-        load_s = 0.0 if not c.cold else load_guess if c.load_s is None else c.load_s
-        matched = min(c.matched_tokens, route.prompt_tokens)
-        if c.kv_usage is not None and c.kv_usage > KV_PRESSURE:
+        elif load_s is None:
+            load_s = load_guess
+        if per_token is None:
+            per_token = prefill_guess
+        slot_s = (service_guess if service_s is None else service_s) / capacity  # a place frees this often
+        wait_s = 0.0 if free > 0 else (ahead + 1) * slot_s
+        if matched > prompt:
+            matched = prompt
+        if kv is not None and kv > KV_PRESSURE:
             # The nearer to full, the likelier the prefix is gone, and that the engine queues what we send.
-            pressure = min((c.kv_usage - KV_PRESSURE) / (1 - KV_PRESSURE), 1.0)
+            pressure = min((kv - KV_PRESSURE) / (1 - KV_PRESSURE), 1.0)
             matched = int(matched * (1 - pressure))
             wait_s += pressure * slot_s
-        prefill_s = (route.prompt_tokens - matched) * per_token
-        scores.append(Score(c.target, True, wait_s, load_s, prefill_s, matched * per_token))
-    return tuple(scores)
+        estimates.append((wait_s, load_s, (prompt - matched) * per_token, matched * per_token))
+    return estimates
 
 
-def _guess(values: Sequence[float | None], default: float) -> float:
+_PREFILL, _LOAD, _SERVICE = (
+    itemgetter(Candidate._fields.index(name)) for name in ("prefill_s_per_token", "load_s", "service_s")
+)
+
+
+def _guess(values: Iterable[float | None], default: float) -> float:
     """The median of the *distinct* values: a twin of a known target must not move the guess for others."""
-    if None not in values:
+    distinct = set(values)
+    if None not in distinct:
         return default  # nobody needs it
-    known = {v for v in values if v is not None}
-    return median(known) if known else default
+    distinct.remove(None)
+    known = sorted(cast("set[float]", distinct))
+    half = len(known) // 2
+    return (known[half] + known[~half]) / 2 if known else default
 
 
-def _decide(
-    route: Route,
-    equal: Sequence[tuple[Candidate, Score]],
-    feasible: Sequence[tuple[Candidate, Score]],
-    scores: tuple[Score, ...],
-) -> Decision:
-    best, score = equal[route.seed % len(equal)]
-    others = [(c, s) for c, s in feasible if c.target != best.target]
-    why = _why(best, score, others)
-    reason = _reason(best, score, others, len(scores))
-    return Decision(best.target, best.free <= 0, reason, why, score.ttft_s, scores)
-
-
-def _why(best: Candidate, score: Score, others: Sequence[tuple[Candidate, Score]]) -> Why:
+def _why(best: _Scored, others: Sequence[_Scored]) -> Why:
     """What told against the least utilized of the others: cache or residency, whichever saved more."""
     if not others:
         return Why.ONLY_CHOICE
+    chosen, score = best
     rival, its = min(others, key=lambda o: (o[0].utilization, o[1].ttft_s))
     cache_s, warm_s = score.saved_s - its.saved_s, its.load_s - score.load_s
-    if best.utilization < rival.utilization or max(cache_s, warm_s) <= TIE_S:
+    if chosen.utilization < rival.utilization or max(cache_s, warm_s) <= TIE_S:
         return Why.LEAST_LOADED
     return Why.CACHE if cache_s > warm_s else Why.WARM
 
 
-def _reason(best: Candidate, score: Score, others: Sequence[tuple[Candidate, Score]], asked: int) -> str:
-    text = f"{_state(best, score)}, est. {score.ttft_s:.1f} s"
+def _reason(best: _Scored, others: Sequence[_Scored], asked: int) -> str:
+    text = f"{_state(*best)}, est. {best[1].ttft_s:.1f} s"
     if others:
         rival, its = min(others, key=lambda o: o[1].ttft_s)
         return f"{text} against {its.ttft_s:.1f} s at {rival.name} ({_state(rival, its)})"

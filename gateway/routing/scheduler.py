@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
@@ -37,23 +38,61 @@ def _seed() -> int:
     return random.getrandbits(32)
 
 
+_SETTLED = (Answer.GRANTED, Answer.GONE)
+
+
 class Ticket(Generic[T]):
     """A request in the scheduler's hands: it has a lease, an error, or waits for one of them."""
 
-    __slots__ = ("ask", "error", "group", "lease", "on_settled", "since")
+    __slots__ = ("ask", "error", "group", "kind", "lease", "on_settled", "since")
 
     def __init__(self, ask: Ask, now: float) -> None:
         self.ask, self.since = ask, now
-        # The answer is the same for all of one model whose prompts are of about one length.
-        self.group = ask.model, ask.exclude, ask.prompt_tokens.bit_length()
+        self.kind = ask.model, ask.exclude  # the same places would do
+        self.group = _size(ask)  # and the policy would choose the same among them
         self.lease: Lease[T] | None = None
         self.error: Turned | None = None
         self.on_settled: Callable[[], None] | None = None
+        """Called once, when it gets a lease or an error after a wait. It may call the scheduler."""
 
-    def settle(self, lease: Lease[T] | None, error: Turned | None = None) -> None:
-        self.lease, self.error = lease, error
-        if self.on_settled is not None:
-            self.on_settled()
+
+def _size(ask: Ask) -> Hashable:
+    """Asks of one kind and size get one answer.
+
+    Coarse, else each waiter would have to be asked in each round: of one size are those that leave the same
+    to prefill at each target, within a factor of two. A match that leaves about everything is none.
+    """
+    anywhere = ask.prompt_tokens.bit_length()
+    left = ((t, max(ask.prompt_tokens - n, 0).bit_length()) for t, n in ask.matched.items())
+    return anywhere, frozenset(at for at in left if at[1] != anywhere)
+
+
+class _Sight(Generic[T]):
+    """What the policy is shown to one kind of ask. It lasts until the next place is taken or given."""
+
+    __slots__ = ("candidates", "place", "targets")
+
+    def __init__(self, targets: Sequence[T], candidates: list[Candidate]) -> None:
+        self.targets, self.candidates = targets, candidates
+        self.place = any(c.free > 0 and c.feasible for c in candidates)
+
+    def matched(self, tokens: Mapping[int, int]) -> list[Candidate]:
+        """The candidates as an ask with these cached prefixes sees them."""
+        if not tokens:
+            return self.candidates
+        return [
+            c._replace(matched_tokens=tokens[c.target]) if c.target in tokens else c for c in self.candidates
+        ]
+
+
+@dataclass(slots=True)
+class _Round(Generic[T]):
+    """Turns offered at one moment."""
+
+    now: float
+    wanted: set[int] = field(default_factory=set)  # targets for whose load a room must be kept or cleared
+    sights: dict[Hashable, _Sight[T]] = field(default_factory=dict)  # by kind
+    settled: list[Ticket[T]] = field(default_factory=list)
 
 
 class Scheduler(Generic[T]):
@@ -101,17 +140,19 @@ class Scheduler(Generic[T]):
             raise self._unserved(ask)
         ticket: Ticket[T] = Ticket(ask, self.now())
         first = not self._waiting[ask.model]
-        if first and self._offer(ticket, ticket.since) is not Answer.REFUSED:
+        if first and self._offer(ticket, _Round(ticket.since)) in _SETTLED:
             return ticket
         full = len(self._queue) >= self.queue_limit and not ask.retry
-        asked = first or self._queue.has(ticket.group)  # the same was refused: nothing has changed since
+        asked = first or self._queue.has(
+            ticket.group, ticket.kind
+        )  # the same was refused: nothing has changed since
         if full and asked:
             raise self._full(ask.model)
-        self._queue.push(ticket, ask.key, ask.weight, ticket.group, front=ask.retry)
+        self._queue.push(ticket, ask.key, ask.weight, ticket.group, kind=ticket.kind, front=ask.retry)
         self._waiting[ask.model] += 1
         if not asked:
             self.kick()  # those of its model that wait may want another target than it does
-        if full and ticket in self._queue:
+        if full and ticket in self._queue and len(self._queue) > self.queue_limit:
             self.leave(ticket)
             raise self._full(ask.model)
         return ticket
@@ -126,13 +167,13 @@ class Scheduler(Generic[T]):
             ticket.lease.release()
 
     def kick(self) -> None:
-        """Something changed: serve whoever can be served. Costs by groups, not by waiters."""
-        now = self.now()
-        for _ in range(2):
-            wanted: set[int] = set()
-            self._queue.serve(partial(self._turn, now=now, wanted=wanted))
-            if not self._drop_claims(wanted):
-                return
+        """Something changed: serve whoever can be served. Costs by kinds and groups, not by waiters."""
+        round_: _Round[T] = _Round(self.now())
+        while self._serve(round_):
+            pass
+        for ticket in round_.settled:
+            if ticket.on_settled is not None:
+                ticket.on_settled()
 
     # What others may know
 
@@ -169,36 +210,50 @@ class Scheduler(Generic[T]):
 
     # The atomic step
 
-    def _turn(self, ticket: Ticket[T], now: float, wanted: set[int]) -> Answer:
-        answer = self._offer(ticket, now, wanted)
-        if answer is not Answer.REFUSED:
+    def _serve(self, round_: _Round[T]) -> bool:
+        """Offer turns. True: those who were refused may find a place now.
+
+        Why this ends: waiters and claims that are due only become fewer at one moment.
+        """
+        settled = len(round_.settled)
+        round_.wanted.clear()
+        self._queue.serve(partial(self._turn, round_=round_))
+        if self._drop_claims(round_.wanted):
+            round_.sights.clear()
+            return True
+        return len(round_.settled) > settled  # a load that one of them starts has places for others too
+
+    def _turn(self, ticket: Ticket[T], round_: _Round[T]) -> Answer:
+        answer = self._offer(ticket, round_)
+        if answer in _SETTLED:
             self._left(ticket)
+            round_.settled.append(ticket)
+            round_.sights.clear()
         return answer
 
-    def _offer(self, ticket: Ticket[T], now: float, wanted: set[int] | None = None) -> Answer:
-        """Pick and take, if there is a place. Unless refused, the ticket is settled.
-
-        `wanted` collects the targets for whose load the room must be kept or cleared.
-        """
-        ask = ticket.ask
-        targets = self._targets(ask)
-        if not targets:
-            ticket.settle(None, self._unserved(ask))
-            return Answer.GONE
-        ahead = self._waiting[ask.model] - (ticket in self._queue)
-        candidates = self._candidates(targets, now, ahead)
+    def _offer(self, ticket: Ticket[T], round_: _Round[T]) -> Answer:
+        """Pick and take, if there is a place. Unless refused, the ticket has its lease or error."""
+        ask, now = ticket.ask, round_.now
+        sight = round_.sights.get(ticket.kind)
+        if sight is None:
+            targets = self._targets(ask)
+            if not targets:
+                ticket.error = self._unserved(ask)
+                return Answer.GONE
+            ahead = self._waiting[ask.model] - (ticket in self._queue)
+            sight = round_.sights[ticket.kind] = _Sight(targets, self._candidates(targets, now, ahead))
+        if not sight.place:
+            if not any(c.feasible for c in sight.candidates):
+                round_.wanted.add(self._claim(sight.targets, now))
+            return Answer.FULL
+        candidates = sight.matched(ask.matched)
         decision = self.policy(Route(ask.prompt_tokens, self.seed()), candidates, self.defaults)
-        if decision is None:
-            claimed = self._claim(targets, now)
-            if wanted is not None:
-                wanted.add(claimed)
+        if decision is None or decision.wait:
             return Answer.REFUSED
-        if decision.wait:
-            return Answer.REFUSED
-        at = next(i for i, c in enumerate(candidates) if c.target == decision.target)
-        self._take(targets[at], candidates[at], now)
-        cold = candidates[at].warm is False
-        ticket.settle(Lease(targets[at], decision, now, now - ticket.since, cold, self._give_back))
+        target, chosen = sight.targets[decision.at], candidates[decision.at]
+        self._take(target, chosen, now)
+        cold = chosen.warm is False
+        ticket.lease = Lease(target, decision, now, now - ticket.since, cold, self._give_back)
         return Answer.GRANTED
 
     def _take(self, target: T, chosen: Candidate, now: float) -> None:
@@ -282,9 +337,10 @@ class Scheduler(Generic[T]):
         """Those that no waiter needs any more. True: there were some that held others back."""
         dropped = False
         for room in self._rooms.values():
-            for target in room.claims.keys() - wanted:
-                del room.claims[target]
-                dropped = True
+            if room.claims:
+                for target in room.claims.keys() - wanted:
+                    del room.claims[target]
+                    dropped = True
         return dropped
 
     def _claim_s(self, target: T, now: float) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.routing.lease import Ask, Lease
+from gateway.routing.lease import NO_MATCHES, Ask, Lease
 from gateway.routing.policy import Policy, cost
 from gateway.routing.ports import Stats, View
 from gateway.routing.scheduler import Scheduler, Ticket
@@ -115,9 +116,9 @@ class Bench:
 
     def ask(
         self, model: str = "m", key: str = "k", *, tokens: int = 100, weight: int = 1,
-        exclude: frozenset[int] = frozenset(), retry: bool = False,
+        exclude: frozenset[int] = frozenset(), retry: bool = False, matched: Mapping[int, int] = NO_MATCHES,
     ) -> Ticket[TestTarget]:  # fmt: skip
-        return self.scheduler.enter(Ask(key, model, tokens, weight, exclude, retry))
+        return self.scheduler.enter(Ask(key, model, tokens, weight, exclude, retry, matched))
 
     def lease(self, model: str = "m", key: str = "k") -> Lease[TestTarget]:
         return granted(self.ask(model, key))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway import config
 from gateway.routing.policy import (
     DEFAULTS,
     POLICIES,
@@ -122,6 +123,10 @@ def test_a_full_winner_is_waited_for() -> None:
     assert not decided(cost, PROMPT, like(1)).wait
 
 
+def test_the_policies_are_those_that_the_config_can_name() -> None:
+    assert set(POLICIES) == set(config.POLICIES)
+
+
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_nothing_feasible_is_no_decision(policy: Policy) -> None:
     assert policy(PROMPT, [], DEFAULTS) is None
@@ -194,6 +199,7 @@ policies = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
 @policies
+@settings(deadline=None)
 @given(routes, candidates)
 def test_never_an_infeasible_target_and_always_one_if_there_is_any(
     policy: Policy, route: Route, cs: list[Candidate]
@@ -207,6 +213,7 @@ def test_never_an_infeasible_target_and_always_one_if_there_is_any(
         assert decision.wait == (chosen.free <= 0)
 
 
+@settings(deadline=None)
 @given(routes, candidates, st.data())
 def test_a_free_identical_target_more_never_worsens_the_estimate(
     route: Route, cs: list[Candidate], data: st.DataObject
@@ -223,6 +230,7 @@ def test_a_free_identical_target_more_never_worsens_the_estimate(
 
 
 @policies
+@settings(deadline=None)
 @given(routes, candidates)
 def test_unknown_never_counts_as_nothing(policy: Policy, route: Route, cs: list[Candidate]) -> None:
     decision = policy(route, cs, DEFAULTS)

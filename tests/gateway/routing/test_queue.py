@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.routing.queue import Answer, FairQueue
@@ -97,6 +97,36 @@ def test_a_round_asks_once_for_all_who_want_the_same() -> None:
     assert (len(asked), len(queue)) == (1, 1000)
 
 
+def test_where_a_kind_has_no_place_one_is_asked_for_all_its_groups_and_other_kinds_go_on() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for i in range(100):
+        queue.push(f"full {i}", f"key {i % 10}", 1, group=i, kind="full")
+    queue.push("open", "key 0", 1, group="g", kind="open")
+    asked: list[str] = []
+
+    def offer(item: str) -> Answer:
+        asked.append(item)
+        return Answer.GRANTED if item == "open" else Answer.FULL
+
+    queue.serve(offer)
+    assert asked == ["full 0", "open"]
+    assert (len(queue), queue.has(3, "full"), queue.has("g", "open")) == (100, True, False)
+
+
+def test_a_refusal_speaks_for_its_group_within_its_kind_only() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for item, kind, group in (("1", "x", "g"), ("2", "x", "h"), ("3", "y", "g"), ("4", "x", "g")):
+        queue.push(item, "a", 1, group, kind=kind)
+    asked: list[str] = []
+
+    def refuse(item: str) -> Answer:
+        asked.append(item)
+        return Answer.REFUSED
+
+    queue.serve(refuse)
+    assert asked == ["1", "2", "3"]
+
+
 def test_nobody_waits_twice() -> None:
     queue = filled(("1", "a", 1))
     with pytest.raises(ValueError, match="already"):
@@ -110,6 +140,7 @@ def test_leaving_leaves_nothing_behind() -> None:
     assert (len(queue), list(queue), queue.by_key(), queue.has("m")) == (0, [], {}, False)
 
 
+@settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=6))
 def test_shares_follow_the_weights_over_a_thousand_grants(weights: list[int]) -> None:
     queue: FairQueue[str] = FairQueue()
@@ -122,6 +153,7 @@ def test_shares_follow_the_weights_over_a_thousand_grants(weights: list[int]) ->
         assert counts[str(key)] == pytest.approx(fair, abs=max(0.1 * fair, weight))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_whatever_comes_and_goes_each_waiter_is_granted_or_removed_once(data: st.DataObject) -> None:
     queue: FairQueue[int] = FairQueue()

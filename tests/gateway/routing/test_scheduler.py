@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gateway.routing.lease import Ask, NoneUp, NoSuchModel, QueueFull
-from gateway.routing.policy import least_load
-from tests.gateway.routing.doubles import Bench, TestBackend, TestConfig, granted, target, waits
+from gateway.routing.policy import Why, least_load
+from gateway.routing.scheduler import Ticket
+from tests.gateway.routing.doubles import Bench, TestBackend, TestConfig, TestTarget, granted, target, waits
 
 
 def test_a_free_place_is_taken_at_once() -> None:
@@ -47,6 +49,22 @@ def test_who_finds_no_place_gets_the_next_that_is_freed() -> None:
     first.release()
     assert granted(second).waited_s == 3
     assert bench.scheduler.waiting == 0
+
+
+def test_a_waiter_is_told_once_and_may_give_its_place_to_the_next_right_then() -> None:
+    bench = Bench(target())
+    first, second, third = bench.lease(), bench.ask(), bench.ask()
+    told: list[object] = []
+
+    def give_on(ticket: Ticket[TestTarget]) -> None:
+        told.append(ticket)
+        granted(ticket).release()
+
+    for ticket in (second, third):
+        ticket.on_settled = partial(give_on, ticket)
+    first.release()
+    assert told == [second, third]
+    assert (bench.scheduler.waiting, bench.scheduler.in_flight(first.target)) == (0, 0)
 
 
 def test_a_waiter_may_land_on_another_target_than_it_waited_for() -> None:
@@ -195,6 +213,15 @@ def test_a_long_wait_behind_a_load_outweighs_a_second_one() -> None:
     assert [granted(t).target.backend.url for t in queue if t.lease is not None] == ["b"]
 
 
+def test_who_would_not_load_a_model_joins_the_load_that_another_starts() -> None:
+    bench = Bench(target(backend="busy"), slow := target(backend="slow", warm=False, capacity=2))
+    bench.lease()
+    short = bench.ask(tokens=0)
+    assert waits(short)
+    long = bench.ask(tokens=20_000, matched={slow.id: 20_000})
+    assert granted(long).target is granted(short).target is slow
+
+
 def test_no_load_pushes_out_a_model_with_requests_in_flight() -> None:
     for memory, sizes in ((10.0, (6, 6)), (None, (None, None))):
         box = TestBackend("box", config=TestConfig(memory))
@@ -246,6 +273,53 @@ def test_least_load_keeps_to_memory_too() -> None:
     bench = Bench(target("a", box), target("b", box, warm=False), policy=least_load)
     bench.lease("a")
     assert waits(bench.ask("b"))
+
+
+# Cached prefixes
+
+
+@pytest.mark.parametrize("cached", [0, 1])
+def test_a_request_goes_where_its_prefix_is_cached(cached: int) -> None:
+    both = target(backend="a"), target(backend="b")
+    lease = granted(Bench(*both).ask(tokens=1000, matched={both[cached].id: 900, 999: 1000}))
+    assert lease.target is both[cached]
+    assert lease.decision.why is Why.CACHE
+    assert "900 tokens cached" in lease.decision.reason
+
+
+def test_a_waiter_is_not_held_by_one_beside_it_that_lacks_its_match() -> None:
+    busy, slow = target(backend="busy"), target(backend="slow", warm=False)
+    bench = Bench(busy, slow)
+    bench.lease()
+    without = bench.ask(tokens=20_000)
+    assert waits(without)  # 1 s in the queue is less than 4 s of load
+    matched = bench.ask(tokens=20_000, matched={slow.id: 19_000})
+    assert granted(matched).target is slow
+    assert waits(without)
+
+
+def test_of_waiters_who_differ_in_matches_only_each_is_asked_when_a_place_comes() -> None:
+    busy, slow = target(backend="busy"), target(backend=TestBackend("slow", up=False), warm=False)
+    bench = Bench(busy, slow)
+    bench.lease()
+    without = bench.ask(key="a", tokens=20_000)
+    matched = bench.ask(key="b", tokens=20_000, matched={slow.id: 19_000})
+    slow.backend.up = True
+    bench.scheduler.kick()
+    assert granted(matched).target is slow
+    assert waits(without)
+
+
+def test_a_waiter_whose_match_is_busy_does_not_hold_back_one_without() -> None:
+    busy, free = target(backend="busy"), target(backend="free")
+    bench = Bench(busy, free)
+    running = [bench.lease(), bench.lease()]
+    matched = bench.ask(tokens=20_000, matched={busy.id: 20_000})
+    without = bench.ask(tokens=20_000)
+    at_free = next(lease for lease in running if lease.target is free)
+    at_free.release()
+    assert granted(without).target is free
+    assert waits(matched)
 
 
 # Leaving
@@ -325,3 +399,12 @@ def test_a_full_queue_turns_nobody_away_for_whom_a_place_is_free() -> None:
         bench.ask()
     assert refusal.value.retry_after_s > 0
     assert bench.scheduler.waiting == 1
+
+
+def test_a_full_queue_that_grows_short_as_one_comes_takes_it_in() -> None:
+    bench = Bench(target(backend="a"), target(backend="b", warm=False, capacity=4), queue_limit=8)
+    bench.lease()
+    before = [bench.ask(tokens=100) for _ in range(8)]  # together they outweigh the load at b
+    one_more = bench.ask(tokens=1)  # of another size: all are asked anew
+    assert sum(t.lease is not None for t in [*before, one_more]) > 0
+    assert waits(one_more)

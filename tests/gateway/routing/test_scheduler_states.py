@@ -39,7 +39,7 @@ class Requests(RuleBasedStateMachine):
         self.loaded: dict[str, list[TestTarget]] = {"one": [], "big": []}
         self.waiting: list[Waiting] = []
         self.running: list[Waiting] = []
-        self.settled: Counter[int] = Counter()
+        self.settled: Counter[Waiting] = Counter()
         self.failed = 0
 
     def size(self, t: TestTarget) -> int:
@@ -64,11 +64,17 @@ class Requests(RuleBasedStateMachine):
     @rule(
         model=st.sampled_from("xxyyz"), key=st.sampled_from("abc"), weight=st.integers(1, 3),
         tokens=st.sampled_from([0, 100, 20_000]), retry=st.booleans(), tried=st.integers(0, 5),
+        cached=st.dictionaries(st.integers(0, 5), st.sampled_from([1, 90, 15_000, 30_000]), max_size=2),
     )  # fmt: skip
-    def arrive(self, model: str, key: str, weight: int, tokens: int, retry: bool, tried: int) -> None:
+    def arrive(
+        self, model: str, key: str, weight: int, tokens: int, retry: bool, tried: int, cached: dict[int, int]
+    ) -> None:
         exclude = frozenset({self.targets[tried].id}) if retry else frozenset()
+        matched = {self.targets[n].id: held for n, held in cached.items()}
         try:
-            ticket = self.bench.ask(model, key, tokens=tokens, weight=weight, exclude=exclude, retry=retry)
+            ticket = self.bench.ask(
+                model, key, tokens=tokens, weight=weight, exclude=exclude, retry=retry, matched=matched
+            )
         except QueueFull as full:
             assert self.bench.scheduler.waiting >= LIMIT
             assert full.retry_after_s > 0
@@ -82,8 +88,8 @@ class Requests(RuleBasedStateMachine):
                 ticket.on_settled = lambda: self.settle(ticket)
 
     def settle(self, ticket: Waiting) -> None:
-        self.settled[id(ticket)] += 1
-        assert self.settled[id(ticket)] == 1, "granted twice"
+        self.settled[ticket] += 1
+        assert self.settled[ticket] == 1, "granted twice"
         self.waiting.remove(ticket)
         if ticket.lease is not None:
             self.start(ticket)
@@ -143,6 +149,15 @@ class Requests(RuleBasedStateMachine):
         by_key = Counter(t.ask.key for t in self.waiting)
         assert self.bench.scheduler.waiting_by_key() == by_key
         assert all(t.lease is None and t.error is None for t in self.waiting)
+
+    @invariant()
+    def no_loaded_place_is_left_idle(self) -> None:
+        """Only one with a cached prefix elsewhere may wait for that."""
+        scheduler, now = self.bench.scheduler, self.bench.clock.now
+        for ask in (w.ask for w in self.waiting if not w.ask.matched):
+            for t in self.bench.fleet.targets_of(ask.model):
+                seen = scheduler._candidate(t, now, 0)
+                assert seen.free <= 0 or seen.cold or t.id in ask.exclude
 
     def teardown(self) -> None:
         """Everything that waits is served once engines are up and requests end: nobody starves."""
