@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any
 
 import msgspec
@@ -34,9 +35,11 @@ OPAQUE_BYTES = 2048
 another part which is no text counts for."""
 WHOLE = 1 << 16
 SAMPLE = 4096
+STRETCH = WHOLE // 2
 """An image over 64 KiB is told by its length and sixteen samples: hashing megabytes holds up the loop."""
 MOST_BYTES = 1 << 20
 MOST_LINKS = 4096
+MOST_PARTS = 4096
 """Here a chain ends, whatever else the prompt has: 1 MiB of text is past what engines at home can take."""
 
 
@@ -55,6 +58,9 @@ class Chain:
         return f"<Chain of {len(self.links)} links, {self.size} bytes>"
 
 
+_FIRST = Struct("<Q24x").unpack
+
+
 class Full(Exception):
     """The chain is as long as it may get."""
 
@@ -62,16 +68,26 @@ class Full(Exception):
 class Links:
     """A chain in the making. `link` raises Full where it has to end."""
 
-    __slots__ = ("ends", "hash", "links", "size")
+    __slots__ = ("ends", "hash", "links", "parts", "size")
 
     def __init__(self, key: bytes) -> None:
         self.hash = hashlib.sha256(b"%d:" % len(key) + key)
         self.links: list[int] = []
         self.ends: list[int] = []
         self.size = 0
+        self.parts = 0
+
+    def each(self, parts: Json) -> list[Json]:
+        """The parts of a message, which must be a list or nothing."""
+        if not isinstance(parts, list | None):
+            raise TypeError
+        self.parts += len(parts or ())
+        if self.parts > MOST_PARTS:
+            raise Full
+        return parts or []
 
     def link(self) -> None:
-        self.links.append(int.from_bytes(self.hash.copy().digest()[:8], "little"))
+        self.links.append(_FIRST(self.hash.copy().digest())[0])
         self.ends.append(self.size)
         if len(self.links) >= MOST_LINKS or self.size >= MOST_BYTES:
             raise Full
@@ -82,10 +98,10 @@ class Links:
 
     def say(self, role: object, text: str) -> None:
         """A whole message of text alone. The bytes are those of `open`, `text` and `link`, in one go."""
-        data = utf8(text)
+        data = text.encode("utf-8", "surrogatepass")
         size = len(data)
-        if 0 < size < 2 * BLOCK:
-            self.hash.update((ROLES.get(role) or b"M%s\0" % utf8(role)) + b"t%d:" % size + data)
+        if 0 < size < 2 * BLOCK and role in ROLES:
+            self.hash.update(b"%bt%d:%b" % (ROLES[role], size, data))
             self.size += MESSAGE_BYTES + size
         else:
             self.open(role)
@@ -116,11 +132,7 @@ class Links:
 
     def opaque(self, tag: bytes, data: str) -> None:
         counts = OPAQUE_BYTES if tag == b"i" else min(len(data), OPAQUE_BYTES)
-        if len(data) > WHOLE:
-            step = len(data) // SIXTEENTH
-            samples = [data[at : at + SAMPLE] for at in range(0, len(data) - SAMPLE, step)]
-            data = "".join((str(len(data)), ":", *samples, data[-SAMPLE:]))
-        self.item(tag, utf8(data), counts)
+        self.item(tag, sampled(utf8(data)), counts)
 
 
 ROLES: dict[Json, bytes] = {
@@ -133,6 +145,16 @@ ROLES: dict[Json, bytes] = {
         *((role, "system") for role in ("system", "developer")),
     )
 }
+
+
+def sampled(data: bytes, start: int = 0, end: int | None = None) -> bytes:
+    """All of what is short, else samples and the length."""
+    end = len(data) if end is None else end
+    size = end - start
+    if size <= WHOLE:
+        return data[start:end]
+    samples = [data[at : at + SAMPLE] for at in range(start, end - SAMPLE, size // SIXTEENTH)]
+    return b"".join((*samples, data[end - SAMPLE : end], b":%d" % size))
 
 
 # -- decoding ----------------------------------------------------------------------------------
@@ -157,3 +179,26 @@ def encode(value: object) -> bytes:
         return msgspec.json.encode(value)
     except (msgspec.EncodeError, UnicodeEncodeError, ValueError):
         return json.dumps(value).encode()
+
+
+def shrunk(raw: bytes) -> bytes:
+    """JSON with each long base64 text cut down to its samples, found without looking at every byte.
+
+    A text over 64 KiB leaves a stretch of 32 KiB at a multiple of that without a quote.
+    """
+    pieces: list[bytes] = []
+    done = at = 0
+    while (at := at + STRETCH) < len(raw):
+        if raw.find(b'"', at, at + STRETCH) >= 0:
+            continue
+        start = max(raw.rfind(b'"', 0, at) + 1, done)
+        end = raw.find(b'"', at)
+        if end < 0:
+            break
+        if end - start > WHOLE:
+            samples = sampled(raw, start, end)
+            if not any(c in samples for c in (b" ", b"\\", b"\n")):
+                pieces += (raw[done:start], samples)
+                done = end
+        at = end - end % STRETCH
+    return b"".join((*pieces, raw[done:])) if pieces else raw
