@@ -158,8 +158,7 @@ def _message(links: Links, message: dict[str, Any]) -> None:
     links.open(message.get("role"))
     if content is not None:
         _content(links, content)
-    if len(message) > 2:
-        _rest(links, message)
+    _rest(links, message)
     links.link()
 
 
