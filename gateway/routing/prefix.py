@@ -10,8 +10,8 @@ number of times, with one outcome (as long as nothing had to be dropped for want
 as well, or an older record that arrives later would bring back what is gone.
 
 Room: an entry's marks are packed into one `bytes`, which the links of one prompt share. 200,000 entries take
-about 32 MB, and 47 MB if every one has four targets and shares nothing (`make bench` measures both). The
-ordered dict alone is 31 MB of it: 52 bytes a place, 52 for the order, 48 for the hash.
+28 MB, 142 bytes each, most of it the ordered dict and the hashes; and 41 MB if every one has four targets
+and shares nothing (`make bench` measures both).
 
 Times are Unix seconds, as peers and restarts have to agree on them; within, ticks of 1/1024 s that never
 stand still.
