@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from struct import Struct
 from typing import NamedTuple
@@ -93,7 +93,7 @@ class _Target:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.generation = 0
+        self.generation: int | None = None  # not told yet: then nothing is void
         self.void = -1  # what was held at this tick and before is gone
         self.wrong = 0  # predictions in a row
         self.held: list[tuple[int, ...]] = []  # its slots' prompts, longest unused first, where they count
@@ -126,8 +126,10 @@ class PrefixIndex:
 
     # -- asking ---------------------------------------------------------------------------------
 
-    def lookup(self, chain: Chain) -> dict[str, Match]:
-        """The longest match of each target that has one."""
+    def lookup(self, chain: Chain, generations: Mapping[str, int]) -> dict[str, Match]:
+        """The longest match of each of these targets that has one. `generations` are as of now: one that is
+        another than before voids what its target held."""
+        wanted = {self._now_at(target, generation) for target, generation in generations.items()}
         found: dict[int, Match] = {}
         known = None
         for depth in range(len(chain.links), 0, -1):
@@ -138,42 +140,31 @@ class PrefixIndex:
             for mark in _UNPACKS[len(marks)](marks):
                 number, source, ticks = mark & 0xFFFF, mark >> 16 & 3, mark >> 18
                 target = self._targets[number]
-                if number not in found and source and ticks > target.void:
+                if number in wanted and number not in found and source and ticks > target.void:
                     end = chain.ends[depth - 1]
                     claimed = end if target.wrong < DOUBT else 0
                     found[number] = Match(claimed, end, Source(source), depth, ticks)
+            if len(found) == len(wanted):
+                break
         return {self._targets[number].key: match for number, match in found.items()}
 
-    def generation(self, target: str) -> int:
-        """To be read when a request is sent, and given to `record` and `correct`."""
-        return self._targets[self._id(target)].generation
-
     # -- learning -------------------------------------------------------------------------------
-
-    def void(self, target: str) -> None:
-        """The engine has started anew, or unloaded the model: all it held is gone, and whatever runs there
-        now leaves nothing behind."""
-        state = self._targets[self._id(target)]
-        state.generation += 1
-        state.void = self._ticks
-        state.wrong = 0
-        state.held.clear()
 
     def record(
         self, target: str, generation: int, chain: Chain, now: float, prompts: int | None = None
     ) -> None:
-        """The target holds this prompt now.
+        """The target holds this prompt now. `generation` is the one in which the request was sent; if that is
+        over, nothing is left of it.
 
         To be called when other requests can profit: see `engines.recipes.base.PromptCache`. `prompts` is how
         many prompts the engine keeps, where that is known: a new one takes the place of one before.
         """
-        number = self._id(target)
-        state = self._targets[number]
-        if generation != state.generation or not chain.links:
+        state = self._still_at(target, generation)
+        if state is None or not chain.links:
             return
         if prompts is not None:
-            self._displace(number, chain, prompts, now)
-        self._change(number, chain.links, now, Source.LOCAL)
+            self._displace(state, chain, prompts, now)
+        self._change(state, chain.links, now, Source.LOCAL)
 
     def correct(
         self,
@@ -196,19 +187,17 @@ class PrefixIndex:
         cached = chain.size * min(max(cached_tokens, 0) / max(whole, 1), 1)
         if predicted is None or predicted.recorded < HIT_BYTES:
             return Outcome.UNPREDICTED if cached >= HIT_BYTES else Outcome.MISS
-        number = self._id(target)
+        state = self._still_at(target, generation)
         wrong = cached < predicted.recorded / 2
-        if generation == self._targets[number].generation:
-            if wrong:
-                self._unlearn(number, chain, predicted, cached, now)
-            else:
-                self._targets[number].wrong = 0
+        if state is not None and wrong:
+            self._unlearn(state, chain, predicted, cached, now)
+        elif state is not None:
+            state.wrong = 0
         if predicted.bytes < HIT_BYTES:
             return Outcome.UNPREDICTED if cached >= HIT_BYTES else Outcome.MISS
         return Outcome.WRONG if wrong else Outcome.HIT
 
-    def _unlearn(self, number: int, chain: Chain, predicted: Match, cached: float, now: float) -> None:
-        state = self._targets[number]
+    def _unlearn(self, state: _Target, chain: Chain, predicted: Match, cached: float, now: float) -> None:
         state.wrong += 1
         if cached < predicted.recorded / 10 and predicted.depth > 1:
             # All of it: a cache drops first what was used longest ago, and a restart drops everything. So
@@ -220,11 +209,11 @@ class PrefixIndex:
             for link, end in zip(chain.links[: predicted.depth], chain.ends, strict=False)
             if end > max(cached, 0)
         ]
-        self._change(number, beyond, now, Source.LOST)
+        self._change(state, beyond, now, Source.LOST)
 
-    def _displace(self, number: int, chain: Chain, prompts: int, now: float) -> None:
+    def _displace(self, state: _Target, chain: Chain, prompts: int, now: float) -> None:
         """Take away what the slots held that this prompt has overwritten."""
-        held = self._targets[number].held
+        held = state.held
         shared = [_common(links, chain.links) for links in held]
         gone: list[int] = []
         best = max(range(len(held)), key=shared.__getitem__, default=None)
@@ -235,7 +224,7 @@ class PrefixIndex:
         held.append(chain.links)
         if gone:
             kept = set().union(*held)
-            self._change(number, [link for link in gone if link not in kept], now, Source.LOST)
+            self._change(state, [link for link in gone if link not in kept], now, Source.LOST)
 
     # -- sharing --------------------------------------------------------------------------------
 
@@ -270,7 +259,7 @@ class PrefixIndex:
                 kind = Source.LOST if op.lost else source
                 self._put(number, op.links, op.ticks, kind, old=source is Source.RESTORED)
 
-    # -- entries --------------------------------------------------------------------------------
+    # -- targets --------------------------------------------------------------------------------
 
     def _id(self, target: str) -> int:
         number = self._ids.get(target)
@@ -283,12 +272,30 @@ class PrefixIndex:
             self._targets.append(_Target(target))
         return number
 
-    def _change(self, number: int, links: Sequence[int], now: float, source: Source) -> None:
+    def _now_at(self, target: str, generation: int) -> int:
+        """The target's number, once what an earlier generation held is void."""
+        number = self._id(target)
+        state = self._targets[number]
+        if state.generation not in (None, generation):
+            state.void = self._ticks
+            state.wrong = 0
+            state.held.clear()
+        state.generation = generation
+        return number
+
+    def _still_at(self, target: str, generation: int) -> _Target | None:
+        state = self._targets[self._id(target)]
+        if state.generation is None:
+            state.generation = generation
+        return state if generation == state.generation else None
+
+    # -- entries --------------------------------------------------------------------------------
+
+    def _change(self, state: _Target, links: Sequence[int], now: float, source: Source) -> None:
         self._ticks = ticks = max(int(now * TICKS_PER_S), self._ticks + 1)
-        self._put(number, links, ticks, source)
+        self._put(self._ids[state.key], links, ticks, source)
         if self.journal is not None and links:
-            op = Op(self._targets[number].key, tuple(links), ticks, lost=source is Source.LOST)
-            self.journal(op)
+            self.journal(Op(state.key, tuple(links), ticks, lost=source is Source.LOST))
 
     def _put(
         self, number: int, links: Sequence[int], ticks: int, source: Source, *, old: bool = False

@@ -77,7 +77,7 @@ def turns() -> list[Turn]:
             for number in numbers[1:]:
                 index.record("t", 0, before, 0.0)
                 now = chain(request(client, number))
-                match = index.lookup(now).get("t")
+                match = index.lookup(now, {"t": 0}).get("t")
                 found.append(Turn(client, number, now.size, before.size, match.bytes if match else 0))
                 before = now
     return found
