@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import overhead, reading, report, routing
+from benchmarks import overhead, prefix, reading, report, routing
 from gateway.demo.install import InstallError
 from gateway.demo.processes import StartError
 
@@ -25,6 +25,8 @@ def main() -> None:
         figures.append(reading.hostile_bodies())
         status.update("picks, and grants with 1,000 waiting")
         figures += routing.measure()
+        status.update("the prefix index")
+        figures += prefix.figures()
         status.update("a live llama.cpp")
         try:
             figures += reading.live_resolve(folder)

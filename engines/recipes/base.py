@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
-from engines.probes import Path, Probe
+from engines.probes import Guard, Path, Probe
 from engines.signals import Snapshot
 
 Kind = str
@@ -30,6 +31,13 @@ class SleepCheck:
     asleep: Callable[[bytes], bool]
 
 
+class PromptCache(StrEnum):
+    """Whose the cache of computed prompts is. It decides from when on another request can profit of one."""
+
+    SLOT = "slot"  # of the place that computed it: once that request has ended
+    SHARED = "shared"  # of all requests: from the first token on, while it still runs
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The probes trusted on one engine kind, and its quirks as data.
@@ -51,6 +59,8 @@ class Recipe:
     load_interval_s: float = 1.0  # between rounds of load probes
     untrue_usage: frozenset[str] = frozenset()  # paths in replies that hold a guess, see usage.read_usage
     closes_after_stream: bool = False  # closes a connection that carried a stream, whatever its headers say
+    prompt_cache: PromptCache = PromptCache.SLOT  # the careful choice where it is not known
+    only_slots: Guard = lambda _version: False  # versions that keep one prompt a slot, and no others
     native_api: bool = False  # serves Ollama's own /api routes, and takes `name` for `name:latest`
     advice: Callable[[Findings], list[str]] = (
         lambda _findings: []
@@ -60,3 +70,7 @@ class Recipe:
         names = [p.name for p in self.probes]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.kind}: two probes have one name")
+
+    def prompts_kept(self, version: str | None, capacity: int | None) -> int | None:
+        """How many prompts the engine keeps, or None: not known, or more than are worth counting."""
+        return capacity if version is not None and self.only_slots(version) else None

@@ -6,6 +6,7 @@ the KV usage stay unknown; the capacity is in the first line of its log only.
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -39,6 +40,13 @@ def _version(body: Version) -> Reading | None:
 
 
 OLLAMA_VERSION = json_probe("ollama-version", Signal.VERSION, VERSION, Version, _version)
+
+
+def keeps_slots_only(version: str) -> bool:
+    """Three prompts in turn on two places: all cold in 0.12.11 and 0.24.0, all warm in 0.32.15. From 0.30 on
+    it runs llama-server, which moves what a slot held to the host's memory (8 GiB) when another takes it."""
+    numbers = re.findall(r"\d+", version)[:2]
+    return len(numbers) == 2 and (int(numbers[0]), int(numbers[1])) < (0, 30)
 
 
 # -- what it has, and how large ----------------------------------------------------------------
@@ -263,5 +271,6 @@ RECIPE = Recipe(
     fingerprint=(OLLAMA_VERSION, OLLAMA_PS),
     ports=(11434,),
     untrue_usage=UNTRUE_USAGE,
+    only_slots=keeps_slots_only,
     advice=advice,
 )

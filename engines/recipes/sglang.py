@@ -26,7 +26,7 @@ from operator import attrgetter
 import msgspec
 
 from engines.probes import Path, Probe, ProbeError, count, json_probe, ratio, samples
-from engines.recipes.base import Findings, Recipe
+from engines.recipes.base import Findings, PromptCache, Recipe
 from engines.recipes.common import OPENAI_MODELS, owned_by
 from engines.signals import WHOLE_BACKEND, Reading, Residency, Signal, Value
 
@@ -241,5 +241,6 @@ RECIPE = Recipe(
     ),
     fingerprint=(owned_by("sglang-owned", "sglang"),),
     ports=(30000,),
+    prompt_cache=PromptCache.SHARED,  # one radix tree for all, by its source (0.5.20)
     advice=advice,
 )
