@@ -7,8 +7,10 @@ the environment. Durations are written `5s`, `10m`, `1h`; sizes `512KiB`, `32MiB
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import zoneinfo
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +45,12 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return "'***'"
+
+
+class Digest(Secret):
+    """The SHA-256 of a key as 64 lower-case hexadecimal digits."""
+
+    __slots__ = ()
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,11 +157,33 @@ class Drain(_Strict, frozen=True):
     timeout: Seconds = Seconds(600)  # longer than the longest generation
 
 
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+
+
+class KeyConfig(_Strict, frozen=True):
+    """A key that clients may use. The key itself is nowhere in the file, and cannot be had from it."""
+
+    name: str  # usage is counted under it
+    sha256: Digest
+    rpm: Count | None = None  # requests a minute; None: as many as come
+    tokens_per_day: Count | None = None  # prompt and answer; the day is that of usage.timezone
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1  # its share where requests wait
+    models: list[str] = []  # the only ones that exist for it; empty: all
+    admin: bool = False  # may read the pages
+
+
+class UsageConfig(_Strict, frozen=True):
+    timezone: str | None = None  # as Europe/Paris; None: this host's
+    retention_days: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 400
+
+
 class Config(_Strict, frozen=True):
     listen: str = "127.0.0.1:8090"
     policy: str = "cost"  # the soonest first token; or least_load, which looks at free places alone
     show_backend: bool = True  # x-pharos-backend and x-pharos-reason on replies
     backends: list[BackendConfig] = []
+    keys: list[KeyConfig] = []  # none: everybody may do everything
+    usage: UsageConfig = UsageConfig()
     limits: Limits = Limits()
     drain: Drain = Drain()
 
@@ -253,6 +283,11 @@ def _convert(kind: type, value: object) -> object:
         if not isinstance(value, str):
             raise ValueError("a key is text: put it into quotes")
         return Secret(value)
+    if kind is Digest:
+        # The value is not shown: it may be the key itself, put there by mistake.
+        if not isinstance(value, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+            raise ValueError("must be the SHA-256 of the key, 64 digits: `manage.py keys_new` makes both")
+        return Digest(value.lower())
     if kind is Seconds:
         return Seconds(_quantity(value, UNITS, "a duration such as 5s, 10m or 1h"))
     if kind is Bytes:
@@ -286,6 +321,49 @@ def _check(config: Config, source: Source) -> None:
             raise source.error(f"{at}: {e}", ["backends", i]) from None
         if (first := seen.setdefault(backend.url.rstrip("/"), i)) != i:
             raise source.error(f"{at}: {backend.url} is backends[{first}] already", ["backends", i])
+    _check_keys(config.keys, source)
+    zone = config.usage.timezone
+    if zone is not None and (wrong := _wrong_zone(zone)):
+        raise source.error(f"usage.timezone: {wrong}", ["usage", "timezone"])
+
+
+ANONYMOUS = "anonymous"
+"""The name under which usage is counted while there are no keys."""
+
+
+def _check_keys(keys: Sequence[KeyConfig], source: Source) -> None:
+    names: dict[str, int] = {}
+    digests: dict[str, int] = {}
+    for i, key in enumerate(keys):
+        at = ["keys", i]
+        if wrong := wrong_key_name(key.name):
+            raise source.error(f"keys[{i}].name: {wrong}", [*at, "name"])
+        if (first := names.setdefault(key.name, i)) != i:
+            raise source.error(f"keys[{i}].name: {key.name} is keys[{first}] already", [*at, "name"])
+        if (first := digests.setdefault(key.sha256, i)) != i:
+            same = f"{key.name} has the key of {keys[first].name} (keys[{first}]): each needs its own"
+            raise source.error(f"keys[{i}].sha256: {same}", [*at, "sha256"])
+
+
+def wrong_key_name(name: str) -> str | None:
+    """Why it cannot be the name of a key. It stands in tables, labels of metrics and spreadsheets."""
+    if name == ANONYMOUS:
+        return f"{name} is what requests without a key are counted under: choose another name"
+    if not re.fullmatch(r"\w(?:[\w .@+-]{0,62}[\w.@+-])?", name):
+        return f"{name[:80]!r} must be 1 to 64 letters, digits, blanks or . _ @ + -, the first a letter or digit"
+    return None
+
+
+def _wrong_zone(name: str) -> str | None:
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        known = zoneinfo.available_timezones()
+        near = difflib.get_close_matches(name, known, n=1)
+        if not known:
+            return "this machine has no time zones: install its package tzdata"
+        return f"{name!r} is no time zone" + (f", did you mean {near[0]}?" if near else ": write Area/City")
+    return None
 
 
 POLICIES = ("cost", "least_load")
@@ -326,6 +404,7 @@ def _check_backend(backend: BackendConfig) -> None:
 
 _TABLES: dict[str, type[msgspec.Struct]] = {
     "": Config, "backends": BackendConfig, "limits": Limits, "drain": Drain,
+    "keys": KeyConfig, "usage": UsageConfig,
     "probes": OwnProbe, "prom": PromSpec, "log": LogSpec,
 }  # fmt: skip
 
