@@ -335,7 +335,7 @@ def _check_keys(keys: Sequence[KeyConfig], source: Source) -> None:
     names: dict[str, int] = {}
     digests: dict[str, int] = {}
     for i, key in enumerate(keys):
-        at = ["keys", i]
+        at: list[Step] = ["keys", i]
         if wrong := wrong_key_name(key.name):
             raise source.error(f"keys[{i}].name: {wrong}", [*at, "name"])
         if (first := names.setdefault(key.name, i)) != i:
@@ -350,7 +350,9 @@ def wrong_key_name(name: str) -> str | None:
     if name == ANONYMOUS:
         return f"{name} is what requests without a key are counted under: choose another name"
     if not re.fullmatch(r"\w(?:[\w .@+-]{0,62}[\w.@+-])?", name):
-        return f"{name[:80]!r} must be 1 to 64 letters, digits, blanks or . _ @ + -, the first a letter or digit"
+        return (
+            f"{name[:80]!r} must be 1 to 64 letters, digits, blanks or . _ @ + -, the first a letter or digit"
+        )
     return None
 
 

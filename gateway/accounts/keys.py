@@ -41,9 +41,8 @@ class Keys:
         self._by_mark: dict[bytes, tuple[bytes, Key]] = {}
         self._named: dict[str, Key] = {}
         for entry in entries:
-            key = Key(
-                entry.name, entry.rpm, entry.tokens_per_day, entry.weight, frozenset(entry.models), entry.admin
-            )  # fmt: skip
+            models = frozenset(entry.models)
+            key = Key(entry.name, entry.rpm, entry.tokens_per_day, entry.weight, models, entry.admin)
             digest = bytes.fromhex(entry.sha256)
             self._by_mark[self._mark(digest)] = digest, key
             self._named[key.name] = key

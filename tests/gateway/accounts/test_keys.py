@@ -77,7 +77,7 @@ def test_the_entry_can_be_pasted_and_lets_the_key_in() -> None:
     found = keys.find(key.encode())
     assert found is not None
     assert (found.name, found.rpm, found.tokens_per_day) == ("alice", 60, 1000)
-    assert (found.weight, found.models, found.admin) == (2, {"a:7b", "org/b"}, True)
+    assert (found.weight, sorted(found.models), found.admin) == (2, ["a:7b", "org/b"], True)
     assert key not in out
 
 
