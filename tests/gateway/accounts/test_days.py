@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.accounts.days import Days, host_zone, zone_of
@@ -64,6 +64,7 @@ def test_a_date_that_a_zone_left_out_takes_no_time() -> None:
     assert (days.day(last + 1), days.left(last)) == (days.day(last) + 2, 1)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(ZONES), st.lists(st.floats(0, 4e9), min_size=1, max_size=5))
 def test_the_day_is_the_date_on_the_wall_whatever_was_asked_before(zone: str, times: list[float]) -> None:
     days = Days(ZoneInfo(zone))

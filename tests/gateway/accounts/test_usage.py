@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.accounts.usage import NOTHING, Cell, Counts, Usage
@@ -101,6 +101,7 @@ cells = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(cells, max_size=4))
 def test_copies_may_come_in_any_order_and_any_number_of_times(deliveries: list[list[Cell]]) -> None:
     whole = state(merged(*deliveries))
@@ -111,6 +112,7 @@ def test_copies_may_come_in_any_order_and_any_number_of_times(deliveries: list[l
     assert state(merged(*one_by_one)) == whole
 
 
+@settings(deadline=None, max_examples=50)
 @given(cells, cells, cells)
 def test_merging_what_was_merged_is_the_same_as_merging_all(
     a: list[Cell], b: list[Cell], c: list[Cell]
@@ -120,6 +122,7 @@ def test_merging_what_was_merged_is_the_same_as_merging_all(
     assert state(left) == state(right) == state(merged(left.export(), right.export()))
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(cells, max_size=4))
 def test_sums_are_those_of_the_cells(deliveries: list[list[Cell]]) -> None:
     usage = merged(*deliveries)
@@ -133,6 +136,7 @@ def test_sums_are_those_of_the_cells(deliveries: list[list[Cell]]) -> None:
             assert usage.tokens(day, key) == own
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))
 def test_processes_that_tell_each_other_now_and_then_agree_in_the_end(
     events: list[tuple[int, bool]],
