@@ -7,10 +7,8 @@ the environment. Durations are written `5s`, `10m`, `1h`; sizes `512KiB`, `32MiB
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import zoneinfo
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +22,7 @@ from engines.probes import Probe, ProbeDefinitionError, log_line, prom
 from engines.recipes import RECIPES
 from engines.recipes.base import Kind
 from engines.signals import Signal
+from gateway.config_keys import check_keys, wrong_zone
 from gateway.config_source import ConfigError, Source, Step
 
 DEFAULT_FILE = "pharos.yaml"
@@ -321,51 +320,10 @@ def _check(config: Config, source: Source) -> None:
             raise source.error(f"{at}: {e}", ["backends", i]) from None
         if (first := seen.setdefault(backend.url.rstrip("/"), i)) != i:
             raise source.error(f"{at}: {backend.url} is backends[{first}] already", ["backends", i])
-    _check_keys(config.keys, source)
+    check_keys(config.keys, source)
     zone = config.usage.timezone
-    if zone is not None and (wrong := _wrong_zone(zone)):
+    if zone is not None and (wrong := wrong_zone(zone)):
         raise source.error(f"usage.timezone: {wrong}", ["usage", "timezone"])
-
-
-ANONYMOUS = "anonymous"
-"""The name under which usage is counted while there are no keys."""
-
-
-def _check_keys(keys: Sequence[KeyConfig], source: Source) -> None:
-    names: dict[str, int] = {}
-    digests: dict[str, int] = {}
-    for i, key in enumerate(keys):
-        at: list[Step] = ["keys", i]
-        if wrong := wrong_key_name(key.name):
-            raise source.error(f"keys[{i}].name: {wrong}", [*at, "name"])
-        if (first := names.setdefault(key.name, i)) != i:
-            raise source.error(f"keys[{i}].name: {key.name} is keys[{first}] already", [*at, "name"])
-        if (first := digests.setdefault(key.sha256, i)) != i:
-            same = f"{key.name} has the key of {keys[first].name} (keys[{first}]): each needs its own"
-            raise source.error(f"keys[{i}].sha256: {same}", [*at, "sha256"])
-
-
-def wrong_key_name(name: str) -> str | None:
-    """Why it cannot be the name of a key. It stands in tables, labels of metrics and spreadsheets."""
-    if name == ANONYMOUS:
-        return f"{name} is what requests without a key are counted under: choose another name"
-    if not re.fullmatch(r"\w(?:[\w .@+-]{0,62}[\w.@+-])?", name):
-        return (
-            f"{name[:80]!r} must be 1 to 64 letters, digits, blanks or . _ @ + -, the first a letter or digit"
-        )
-    return None
-
-
-def _wrong_zone(name: str) -> str | None:
-    try:
-        zoneinfo.ZoneInfo(name)
-    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        known = zoneinfo.available_timezones()
-        near = difflib.get_close_matches(name, known, n=1)
-        if not known:
-            return "this machine has no time zones: install its package tzdata"
-        return f"{name!r} is no time zone" + (f", did you mean {near[0]}?" if near else ": write Area/City")
-    return None
 
 
 POLICIES = ("cost", "least_load")

@@ -12,7 +12,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import httpx
+from django.conf import settings
 
+from gateway.accounts.admission import Accounts
+from gateway.accounts.days import zone_of
 from gateway.asgi import Receive, Scope, Send
 from gateway.config import BackendConfig, Config, Limits, load
 from gateway.fleet.backend import Backend
@@ -45,13 +48,22 @@ TURN_S = 0.5
 class Gateway:
     """An ASGI application for HTTP, with the hooks that the server calls around it."""
 
-    def __init__(self, config: Config, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: Config,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.config, self.now = config, now
         self.fleet = Fleet()
         self.scheduler: Scheduler[Target] = Scheduler(
             self.fleet, POLICIES[config.policy], now, queue_limit=config.limits.queue
         )
         self.fleet.on_change.append(self.scheduler.kick)
+        self.accounts = Accounts(
+            config.keys, now=now, wall=wall, zone=zone_of(config.usage.timezone, settings.HOST_TZ),
+            retention_days=config.usage.retention_days,
+        )  # fmt: skip
         self.instance = secrets.token_hex(8)
         self.draining = self.ready = False
         self.in_flight = 0
@@ -63,7 +75,7 @@ class Gateway:
         self._scraping: httpx.AsyncClient | None = None
         self.consumer = Consumer(
             self.fleet, self.scheduler, self._pools, config.limits, self._done, now,
-            show_backend=config.show_backend,
+            show_backend=config.show_backend, accounts=self.accounts,
         )  # fmt: skip
 
     @property
@@ -77,6 +89,8 @@ class Gateway:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        if not self.accounts.keys:
+            log.warning("there are no keys: everybody who reaches %s may use it", self.config.listen)
         self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
         self.set_backends(self.config.backends)
         self._spawn(self._first_rounds())

@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.config import ANONYMOUS, KeyConfig
+from gateway.config import KeyConfig
+from gateway.config_keys import ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)

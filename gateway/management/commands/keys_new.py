@@ -10,7 +10,8 @@ import yaml
 from django.core.management.base import BaseCommand, CommandError
 
 from gateway.accounts.keys import digest_of, new_key
-from gateway.config import config_path, load, wrong_key_name
+from gateway.config import config_path, load
+from gateway.config_keys import wrong_key_name
 from gateway.config_source import ConfigError
 
 MOST = 10**12
