@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -31,6 +32,24 @@ def accounts(**more: Any) -> Accounts:
         entry("onlym", models=["m"]),
         entry("only-other", models=["gone"]),
     )
+
+
+@dataclass(slots=True)
+class Held:
+    """An engine that answers when it is told to."""
+
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    came: int = 0
+
+    async def __call__(self, request: Request, peer: Peer) -> None:
+        self.came += 1
+        await self.open.wait()
+        await chat(request, peer)
+
+    async def until(self, came: int) -> None:
+        async with asyncio.timeout(5):
+            while self.came < came:
+                await asyncio.sleep(0.001)
 
 
 def used(of: Accounts) -> Any:
@@ -285,6 +304,53 @@ async def test_a_request_that_its_client_left_is_counted_as_that() -> None:
         await asking
     assert (used(own).requests, used(own).abandoned, used(own).unmetered) == (1, 1, 1)
     assert own.quota.held(own.today, "alice") == 0
+
+
+async def test_a_client_that_leaves_the_queue_has_used_nothing() -> None:
+    own, gate = accounts(tokens_per_day=5000), Held()
+    async with stub(gate) as s, gateway(s.url, capacity=1, accounts=own) as g:
+        first = asyncio.create_task(g.ask(headers=bearer("bob")))
+        await gate.until(1)
+        client = Client()
+        asking = asyncio.create_task(g.ask(headers=bearer("alice"), client=client))
+        while not g.scheduler.waiting:
+            await asyncio.sleep(0)
+        client.leave()
+        await asking
+        gate.open.set()
+        await first
+    row = next(r for r in own.usage.history().rows(0, own.today, key=True) if r.key == "alice")
+    assert (row.counts.requests, row.counts.abandoned, row.counts.unmetered) == (1, 1, 0)
+    assert own.quota.held(own.today, "alice") == 0
+
+
+async def test_a_full_queue_uses_nothing_up() -> None:
+    own, gate = accounts(rpm=5), Held()
+    async with stub(gate) as s, gateway(s.url, capacity=1, queue=0, accounts=own) as g:
+        first = asyncio.create_task(g.ask(headers=bearer("bob")))
+        await gate.until(1)
+        client = await g.ask(headers=bearer("alice"))
+        gate.open.set()
+        await first
+    assert (client.status, client.error["code"]) == (429, "queue_full")
+    assert own.quota.windows.used("alice") == 0
+
+
+async def test_keys_wait_in_turn_by_their_weights() -> None:
+    own, gate = Clocks().accounts(entry("alice"), entry("carol", weight=3), entry("bob")), Held()
+    async with stub(gate) as s, gateway(s.url, capacity=1, accounts=own) as g:
+        asks = [asyncio.create_task(g.ask(headers=bearer("bob")))]
+        await gate.until(1)
+        for n in range(4):
+            for name in ("alice", "carol"):
+                body = json.dumps({"model": "m", "user": name, "prompt": "x"}).encode()
+                asks.append(asyncio.create_task(g.ask(body, headers=bearer(name))))
+                while g.scheduler.waiting < 2 * n + 1 + (name == "carol"):
+                    await asyncio.sleep(0)
+        gate.open.set()
+        await asyncio.gather(*asks)
+    order = ["carol" if b"carol" in r.body else "alice" for r in s.requests[1:]]
+    assert order[:4].count("carol") == 3, order
 
 
 async def test_keys_that_change_apply_to_the_next_request() -> None:
