@@ -37,7 +37,10 @@ class Days:
 
     def left(self, at: float) -> float:
         """Seconds until the next day begins."""
-        return max(0.0, self.begins(self.day(at) + 1).timestamp() - at)
+        day = self.day(at)
+        if self._from <= at < self._until:
+            return self._until - at
+        return max(0.0, self.begins(day + 1).timestamp() - at)
 
     def number(self, when: date) -> int:
         return (when - EPOCH).days
