@@ -22,6 +22,7 @@ from engines.probes import Probe, ProbeDefinitionError, log_line, prom
 from engines.recipes import RECIPES
 from engines.recipes.base import Kind
 from engines.signals import Signal
+from gateway.config_keys import check_keys, wrong_zone
 from gateway.config_source import ConfigError, Source, Step
 
 DEFAULT_FILE = "pharos.yaml"
@@ -43,6 +44,12 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return "'***'"
+
+
+class Digest(Secret):
+    """The SHA-256 of a key as 64 lower-case hexadecimal digits."""
+
+    __slots__ = ()
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,11 +156,33 @@ class Drain(_Strict, frozen=True):
     timeout: Seconds = Seconds(600)  # longer than the longest generation
 
 
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+
+
+class KeyConfig(_Strict, frozen=True):
+    """A key that clients may use. The key itself is nowhere in the file, and cannot be had from it."""
+
+    name: str  # usage is counted under it
+    sha256: Digest
+    rpm: Count | None = None  # requests a minute; None: as many as come
+    tokens_per_day: Count | None = None  # prompt and answer; the day is that of usage.timezone
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1  # its share where requests wait
+    models: list[str] = []  # the only ones that exist for it; empty: all
+    admin: bool = False  # may read the pages
+
+
+class UsageConfig(_Strict, frozen=True):
+    timezone: str | None = None  # as Europe/Paris; None: this host's
+    retention_days: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 400
+
+
 class Config(_Strict, frozen=True):
     listen: str = "127.0.0.1:8090"
     policy: str = "cost"  # the soonest first token; or least_load, which looks at free places alone
     show_backend: bool = True  # x-pharos-backend and x-pharos-reason on replies
     backends: list[BackendConfig] = []
+    keys: list[KeyConfig] = []  # none: everybody may do everything
+    usage: UsageConfig = UsageConfig()
     limits: Limits = Limits()
     drain: Drain = Drain()
 
@@ -253,6 +282,11 @@ def _convert(kind: type, value: object) -> object:
         if not isinstance(value, str):
             raise ValueError("a key is text: put it into quotes")
         return Secret(value)
+    if kind is Digest:
+        # The value is not shown: it may be the key itself, put there by mistake.
+        if not isinstance(value, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+            raise ValueError("must be the SHA-256 of the key, 64 digits: `manage.py keys_new` makes both")
+        return Digest(value.lower())
     if kind is Seconds:
         return Seconds(_quantity(value, UNITS, "a duration such as 5s, 10m or 1h"))
     if kind is Bytes:
@@ -286,6 +320,10 @@ def _check(config: Config, source: Source) -> None:
             raise source.error(f"{at}: {e}", ["backends", i]) from None
         if (first := seen.setdefault(backend.url.rstrip("/"), i)) != i:
             raise source.error(f"{at}: {backend.url} is backends[{first}] already", ["backends", i])
+    check_keys(config.keys, source)
+    zone = config.usage.timezone
+    if zone is not None and (wrong := wrong_zone(zone)):
+        raise source.error(f"usage.timezone: {wrong}", ["usage", "timezone"])
 
 
 POLICIES = ("cost", "least_load")
@@ -326,6 +364,7 @@ def _check_backend(backend: BackendConfig) -> None:
 
 _TABLES: dict[str, type[msgspec.Struct]] = {
     "": Config, "backends": BackendConfig, "limits": Limits, "drain": Drain,
+    "keys": KeyConfig, "usage": UsageConfig,
     "probes": OwnProbe, "prom": PromSpec, "log": LogSpec,
 }  # fmt: skip
 

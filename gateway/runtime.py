@@ -14,7 +14,10 @@ from typing import Any
 
 import httpx
 import msgspec
+from django.conf import settings
 
+from gateway.accounts.admission import Accounts
+from gateway.accounts.days import zone_of
 from gateway.asgi import Receive, Scope, Send
 from gateway.config import BackendConfig, Config, Limits, config_path, load
 from gateway.fleet.backend import Backend
@@ -44,7 +47,7 @@ FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
 TURN_S = 0.5
 
-LIVE = frozenset({"backends", "drain"})
+LIVE = frozenset({"backends", "keys", "drain"})
 """Settings whose edits are used at once. The others are built into parts that run for the process's life."""
 
 
@@ -52,7 +55,11 @@ class Gateway:
     """An ASGI application for HTTP, with the hooks that the server calls around it."""
 
     def __init__(
-        self, config: Config, now: Callable[[], float] = time.monotonic, file: Path | None = None
+        self,
+        config: Config,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        file: Path | None = None,
     ) -> None:
         self.config, self.now = config, now
         self.live_config = None if file is None else LiveConfig(file, self.reconfigure)
@@ -62,6 +69,10 @@ class Gateway:
             self.fleet, POLICIES[config.policy], now, queue_limit=config.limits.queue
         )
         self.fleet.on_change.append(self.scheduler.kick)
+        self.accounts = Accounts(
+            config.keys, now=now, wall=wall, zone=zone_of(config.usage.timezone, settings.HOST_TZ),
+            retention_days=config.usage.retention_days,
+        )  # fmt: skip
         self.instance = secrets.token_hex(8)
         self.draining = self.ready = False
         self.in_flight = 0
@@ -73,7 +84,7 @@ class Gateway:
         self._scraping: httpx.AsyncClient | None = None
         self.consumer = Consumer(
             self.fleet, self.scheduler, self._pools, config.limits, self._done, now,
-            show_backend=config.show_backend,
+            show_backend=config.show_backend, accounts=self.accounts,
         )  # fmt: skip
 
     @property
@@ -87,6 +98,7 @@ class Gateway:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        self._warn_if_open()
         self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
         self.set_backends(self.config.backends)
         self._spawn(self._first_rounds())
@@ -99,12 +111,20 @@ class Gateway:
         changed = [n for n in config.__struct_fields__ if getattr(config, n) != getattr(self.config, n)]
         live = {n: getattr(config, n) for n in changed if n in LIVE}
         self.needs_restart = tuple(n for n in changed if n not in LIVE)
+        if "keys" in live:
+            self.accounts.replace(config.keys)
         if "backends" in live:
             self.set_backends(config.backends)
         self.config = msgspec.structs.replace(self.config, **live)
+        if "keys" in live:
+            self._warn_if_open()
         log.info("the config was edited; in use now: %s", ", ".join(live) or "nothing new")
         if self.needs_restart:
             log.warning("the config was edited; needs a restart: %s", ", ".join(self.needs_restart))
+
+    def _warn_if_open(self) -> None:
+        if not self.accounts.keys:
+            log.warning("there are no keys: everybody who reaches %s may use it", self.config.listen)
 
     def set_backends(self, configs: Iterable[BackendConfig]) -> None:
         """Use these from now on. Requests in flight at one that is not among them end as they would."""

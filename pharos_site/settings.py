@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ ROOT_URLCONF = "pharos_site.urls"
 ASGI_APPLICATION = "pharos_site.asgi.application"
 DATABASES: dict[str, dict[str, str]] = {}
 USE_TZ = True
+HOST_TZ = os.environ.get("TZ", "")  # Django is about to put TIME_ZONE there
 TIME_ZONE = "UTC"  # Django puts its own default, Chicago, into the process's TZ otherwise
 try:
     LOGGING = logs.config(env.str("PHAROS_LOG_LEVEL", default="INFO"))

@@ -24,13 +24,19 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+ENV = {"VLLM_KEY": "k", "OPS_KEY_SHA256": "0" * 64}
+
+
+def example() -> Config:
+    return parse(read("pharos.example.yaml"), "pharos.example.yaml", ENV)
+
+
 def test_the_example_config_is_accepted() -> None:
-    assert len(parse(read("pharos.example.yaml"), "pharos.example.yaml", {"VLLM_KEY": "k"}).backends) == 3
+    assert (len(example().backends), len(example().keys)) == (3, 2)
 
 
 def test_the_example_config_shows_the_defaults() -> None:
-    shown = parse(read("pharos.example.yaml"), "pharos.example.yaml", {"VLLM_KEY": "k"})
-    assert msgspec.structs.replace(shown, backends=[]) == Config()
+    assert msgspec.structs.replace(example(), backends=[], keys=[]) == Config()
 
 
 def test_the_example_config_shows_every_setting() -> None:
@@ -38,8 +44,9 @@ def test_the_example_config_shows_every_setting() -> None:
         return set(struct.__struct_encode_fields__)
 
     shown = set(re.findall(r"^[\s#-]*(\w+):", read("pharos.example.yaml"), re.M))
-    config = parse(read("pharos.example.yaml"), "x", {"VLLM_KEY": "k"})
+    config = example()
     wanted = names(Config) | names(config.limits) | names(config.drain) | names(config.backends[0])
+    wanted |= names(config.keys[0]) | names(config.usage)
     assert wanted - shown - {"api_key_file"} == set()
     assert "api_key_file:" in read("pharos.example.yaml")
 

@@ -25,10 +25,12 @@ class Answer:
     def __init__(self, scope: Scope, send: Send, request_id: str, family: Family) -> None:
         self._scope, self._send, self.request_id, self.family = scope, send, request_id, family
         self.started = False
+        self.standing: Sequence[Header] = ()  # what the key has left: goes out with the reply
 
     async def start(self, status: int, headers: list[Header]) -> None:
         self.started = True
-        headers = [*headers, (b"x-request-id", self.request_id.encode()), (b"x-accel-buffering", b"no")]
+        own = [(b"x-request-id", self.request_id.encode()), (b"x-accel-buffering", b"no")]
+        headers = [*headers, *self.standing, *own]
         if self.family is ANTHROPIC:  # where its clients look for it
             headers.append((b"request-id", self.request_id.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

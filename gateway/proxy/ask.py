@@ -17,12 +17,12 @@ from json.decoder import JSONDecoder
 
 import msgspec
 
+from gateway.config_keys import ANONYMOUS
 from gateway.proxy.headers import Header, value
 from gateway.proxy.refusals import Refusal
 from gateway.proxy.routes import CHAT, Route
 
 CHECKED = ("model", "stream", "stream_options")
-ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Ask:
     fields: Mapping[str, bytes]  # name -> raw JSON value, in the client's order
     named_by: str = "model"  # the field that names the model
     prompt_tokens: int = 0  # an estimate, see `prompt_tokens`
-    key: str = ANONYMOUS  # whose turn it is, see `key_of`
+    key: str = ANONYMOUS  # whose turn it is: the name of its key; without keys see `key_of`
+    weight: int = 1  # the share of that key where requests wait
 
     def body_for(self, model: str) -> bytes:
         """The body with the engine's name of the model."""
@@ -78,11 +79,15 @@ def _model(fields: Mapping[str, bytes], route: Route) -> tuple[str, str]:
 
 def key_of(headers: Sequence[Header]) -> str:
     """A short name of the credential a request presents, from which the credential cannot be had back."""
-    given = value(headers, b"authorization") or value(headers, b"x-api-key")
-    if not given:
-        return ANONYMOUS
-    bearer = given[7:] if given[:7].lower() == b"bearer " else given
-    return hashlib.sha256(bearer.strip()).hexdigest()[:12]
+    given = credentials(headers)
+    return hashlib.sha256(given[0]).hexdigest()[:12] if given else ANONYMOUS
+
+
+def credentials(headers: Sequence[Header]) -> list[bytes]:
+    """The keys a request presents: as a bearer, in `x-api-key`, or in both, as some clients do."""
+    bearer = value(headers, b"authorization") or b""
+    bearer = bearer[7:] if bearer[:7].lower() == b"bearer " else bearer
+    return [c for c in (bearer.strip(), (value(headers, b"x-api-key") or b"").strip()) if c]
 
 
 # -- how long the prompt is --------------------------------------------------------------------
@@ -136,6 +141,41 @@ def _escaping(block: bytes) -> int:
     units = block.count(b"\\u")  # 6 bytes for a character that has 3, or 2 below U+0800
     return 3 * units + block.count(b"\\u0") + (escapes - units)
 
+
+# -- how long the answer may become ------------------------------------------------------------
+
+MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def may_generate(ask: Ask) -> int | None:
+    """The most tokens that the request lets an engine generate. None: it sets no limit."""
+    if ask.route.streams is None:
+        return 0
+    raw = [ask.fields[name] for name in MOST if name in ask.fields]
+    if ask.route.native and (options := ask.fields.get("options")) is not None:
+        raw.append(_member(options, "num_predict"))
+    limits = [limit for r in raw if (limit := _count(r)) is not None]
+    if not limits:
+        return None
+    answers = max(_count(ask.fields.get(name, b"1")) or 1 for name in ("n", "best_of"))
+    return max(limits) * answers
+
+
+def _count(raw: bytes) -> int | None:
+    try:
+        return max(0, int(raw)) if len(raw) < 20 and not raw.startswith(b"-") else None
+    except ValueError:
+        return None
+
+
+def _member(raw: bytes, name: str) -> bytes:
+    try:
+        return bytes(_raw_members.decode(raw).get(name, b""))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b""  # the engine will say what is wrong with it
+
+
+_raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # -- reading it --------------------------------------------------------------------------------
 

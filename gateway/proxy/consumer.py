@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote_to_bytes
 
+from gateway.accounts.admission import Accounts
 from gateway.asgi import Receive, Scope, Send
 from gateway.config import Limits
 from gateway.fleet.backend import Backend
@@ -18,6 +19,7 @@ from gateway.proxy.answer import Answer, ClientGone, read_body, until_gone
 from gateway.proxy.apis import ANTHROPIC
 from gateway.proxy.ask import understand
 from gateway.proxy.done import Done
+from gateway.proxy.gate import Charge, Gate
 from gateway.proxy.headers import Header, to_client, value
 from gateway.proxy.native import Native
 from gateway.proxy.passage import Passage, Settings
@@ -42,8 +44,11 @@ class Consumer:
         now: Callable[[], float] = time.monotonic,
         *,
         show_backend: bool = True,
+        accounts: Accounts | None = None,
     ) -> None:
+        """Without `accounts` everybody may do everything."""
         self.fleet, self.limits, self.on_done, self.now = fleet, limits, on_done, now
+        self.gate = Gate(accounts or Accounts(now=now, wall=time.time), fleet)
         self.native = Native(fleet, pools, lambda backend: scheduler.in_flight_at(backend.url))
         self.passages = Settings(fleet, scheduler, pools, now, limits.wait_comment, show_backend)
 
@@ -73,36 +78,47 @@ class Consumer:
             only(method, "POST")
             await self._show(scope, receive, answer, done)
         else:
-            body, kind = await self._own(scope, answer)
+            body, kind = await self._own(scope, answer, done)
             done.status = 200
             await answer.whole(200, body, kind)
 
     async def _generate(
         self, route: Route, scope: Scope, receive: Receive, answer: Answer, done: Done
     ) -> None:
-        ask = understand(await read_body(receive, self.limits.body), route, scope["headers"])
+        headers = scope["headers"]
+        done.key = self.gate.key(headers).name
+        ask = understand(await read_body(receive, self.limits.body), route, headers)
         done.model, done.streamed = ask.model, ask.stream
-        await until_gone(receive, Passage(self.passages, ask, scope, answer, done).run())
+        ask, admission = self.gate.enter(ask, headers)
+        answer.standing = admission.standing.headers()
+        with Charge(admission, ask, done):
+            await until_gone(receive, Passage(self.passages, ask, scope, answer, done).run())
 
     async def _show(self, scope: Scope, receive: Receive, answer: Answer, done: Done) -> None:
+        key = self.gate.key(scope["headers"])
+        done.key = key.name
         ask = understand(await read_body(receive, self.limits.body), SHOW, scope["headers"])
         done.model = ask.model
-        status, headers, body = await self.native.show(ask)
+        status, headers, body = await self.native.show(ask, self.gate.sees(key))
         done.status = status
         kind = value(to_client(headers), b"content-type") or b"application/json"
         await answer.whole(status, body, kind)
 
     # -- answers of the gateway's own ----------------------------------------------------------
 
-    async def _own(self, scope: Scope, answer: Answer) -> tuple[bytes, bytes]:
-        """The body and its content type. Raises Refusal."""
+    async def _own(self, scope: Scope, answer: Answer, done: Done) -> tuple[bytes, bytes]:
+        """The body and its content type. Raises Refusal.
+
+        `/` and `/api/version` need no key: Ollama's command line asks for `/` before anything else, and never
+        sends one (0.32.15).
+        """
         path, method, json = scope["path"], scope["method"], b"application/json"
         if path == "/v1/models" or path.startswith("/v1/models/"):
             only(method, "GET", "HEAD")
-            return self._models(scope, answer), json
+            return self._models(scope, answer, self._sees(scope, done)), json
         if path in ("/api/tags", "/api/ps"):
             only(method, "GET", "HEAD")
-            return await self.native.models(path), json
+            return await self.native.models(path, self._sees(scope, done)), json
         if path == "/api/version":
             only(method, "GET", "HEAD")
             return self.native.version(), json
@@ -111,8 +127,14 @@ class Consumer:
             return b"Ollama is running", b"text/plain; charset=utf-8"  # clients look for these words
         raise unknown(path, scope["headers"])
 
-    def _models(self, scope: Scope, answer: Answer) -> bytes:
-        served = self.fleet.models()
+    def _sees(self, scope: Scope, done: Done) -> serving.Sees:
+        """Raises Refusal (401)."""
+        key = self.gate.key(scope["headers"])
+        done.key = key.name
+        return self.gate.sees(key)
+
+    def _models(self, scope: Scope, answer: Answer, sees: serving.Sees) -> bytes:
+        served = [name for name in self.fleet.models() if sees(name)]
         anthropic = answer.family is ANTHROPIC
         if scope["path"] in ("/v1/models", "/v1/models/"):
             return (aggregates.anthropic_models if anthropic else aggregates.openai_models)(served)
@@ -121,7 +143,7 @@ class Consumer:
         if name is None:
             twins = [t for n in names if (t := serving.twin(n)) is not None and t in served]
             if not any(serving.native(b) for t in twins for b in serving.serving(self.fleet, CHAT, t)):
-                raise serving.no_such_model(self.fleet, None, names[0])
+                raise serving.no_such_model(self.fleet, None, names[0], sees)
             name = names[0]  # Ollama's other name of it, and the one that was asked for
         return (aggregates.anthropic_model if anthropic else aggregates.openai_model)(name)
 

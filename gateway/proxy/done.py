@@ -18,6 +18,7 @@ class Done:
     method: str
     path: str
     arrived: float
+    key: str | None = None  # the name of its key; None: it was not let in
     model: str | None = None  # None: not a request of a model, or one that could not be read
     streamed: bool = False
     target: Target | None = None  # the last that was tried
@@ -30,3 +31,6 @@ class Done:
     outcome: str = "ok"
     first_byte_s: float | None = None
     total_s: float = 0.0
+    prompt_tokens: int | None = None  # as its engine reported them; None: it did not
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompt

@@ -19,6 +19,7 @@ NOT_FOR_THE_ENGINE = frozenset(
         b"content-length",  # set from the bytes that are sent
         b"accept-encoding",  # the reply is read on its way, so it must come as it is
         b"authorization", b"x-api-key", b"cookie",  # the client's credentials are for Pharos
+        b"api-key", b"x-goog-api-key",  # and so is what other services' clients repeat them in
         b"expect",
         b"x-conversation-id",  # makes llama.cpp go on generating after the client has left
     }
@@ -46,10 +47,11 @@ def to_engine(headers: Iterable[Header], api_key: str | None) -> list[Header]:
 def to_client(headers: Iterable[Header]) -> list[Header]:
     """What a client gets of an engine's headers. Length stays: the body is passed on unchanged.
 
-    `x-pharos-` is ours to say: an engine, or another Pharos behind this one, does not answer for it.
+    `x-pharos-` is ours to say: an engine, or another Pharos behind this one, does not answer for it. The
+    limits of the key that Pharos has at an engine are not those of the client's key.
     """
     kept = _end_to_end(headers, NOT_FOR_THE_CLIENT)
-    return [h for h in kept if not h[0].startswith(b"x-pharos-")]
+    return [h for h in kept if not h[0].startswith((b"x-pharos-", b"x-ratelimit-"))]
 
 
 def _end_to_end(headers: Iterable[Header], dropped: frozenset[bytes]) -> list[Header]:

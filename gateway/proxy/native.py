@@ -52,11 +52,10 @@ class Native:
             raise Refusal(503, "no_engine", "No Ollama engine that is up has told its version yet.", 5)
         return aggregates.encoded({"version": oldest})
 
-    async def models(self, path: str) -> bytes:
+    async def models(self, path: str, sees: serving.Sees = serving.everything) -> bytes:
         """GET /api/tags or /api/ps of all of them at once, as one list."""
-        return aggregates.ollama_models(
-            await asyncio.gather(*(self._models(backend, path) for backend in self.up()))
-        )
+        lists = await asyncio.gather(*(self._models(backend, path) for backend in self.up()))
+        return aggregates.ollama_models([e for e in entries if sees(str(e["name"]))] for entries in lists)
 
     async def _models(self, backend: Backend, path: str) -> list[Entry]:
         last = self._last.setdefault(backend, {})
@@ -73,12 +72,14 @@ class Native:
             return _listed(backend) if path == "/api/tags" else []
         return last[path]
 
-    async def show(self, ask: Ask) -> tuple[int, list[Header], bytes]:
+    async def show(
+        self, ask: Ask, sees: serving.Sees = serving.everything
+    ) -> tuple[int, list[Header], bytes]:
         """One engine's answer: of the least busy that serves the model, else of the next.
 
         Raises Refusal.
         """
-        name = serving.find(self.fleet, ask.route, ask.model)
+        name = serving.find(self.fleet, ask.route, ask.model, sees)
         for backend in sorted(serving.serving(self.fleet, ask.route, name), key=self.busy):
             served = backend.models[name]
             body = ask.body if serving.same(backend, ask.model, served) else ask.body_for(served)

@@ -140,7 +140,7 @@ class Passage:
         closed = [b for b in self.fleet.backends if b in self.tried or not serving.speaks(b, route)]
         exclude = frozenset(b.targets[name].id for b in closed if name in b.targets)
         return routing.Ask(
-            self.ask.key, name, self.ask.prompt_tokens, exclude=exclude, retry=bool(self.tried)
+            self.ask.key, name, self.ask.prompt_tokens, self.ask.weight, exclude, retry=bool(self.tried)
         )
 
     def _note(self, lease: Lease[Target]) -> None:

@@ -21,6 +21,7 @@ class Route:
     optional: bool = False  # engines of any kind may lack it, so "no such route" is no answer
     streams: bool | None = False  # what a body without "stream" means; None: it never streams
     named_by: tuple[str, ...] = ("model",)  # the fields that may name the model, the first that does wins
+    free: bool = False  # no model runs for it, so it uses no tokens
 
 
 CHAT = Route("/v1/chat/completions", OPENAI)
@@ -33,7 +34,7 @@ ROUTES: Mapping[str, Route] = {
         Route("/v1/completions", OPENAI),
         Route("/v1/embeddings", OPENAI, streams=None),
         Route("/v1/messages", ANTHROPIC, optional=True),
-        Route("/v1/messages/count_tokens", ANTHROPIC, optional=True, streams=None),
+        Route("/v1/messages/count_tokens", ANTHROPIC, optional=True, streams=None, free=True),
         Route("/v1/responses", RESPONSES, optional=True),
         Route("/api/chat", OLLAMA, native=True, streams=True),
         Route("/api/generate", OLLAMA, native=True, streams=True),

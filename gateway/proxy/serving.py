@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 
 from engines.recipes.base import Recipe
 from gateway.fleet.backend import Backend
@@ -37,8 +38,30 @@ def same(backend: Backend, asked: str, served: str) -> bool:
     return asked == served or (native(backend) and twin(asked) == served)
 
 
-def find(fleet: Fleet, route: Route, model: str) -> str:
+Sees = Callable[[str], bool]
+"""Does a listed model exist for whoever asks?"""
+
+
+def everything(_name: str) -> bool:
+    return True
+
+
+def names(fleet: Fleet, name: str) -> tuple[str, ...]:
+    """All names of the model that the fleet lists under this one, this one first."""
+    other = twin(name)
+    second = other is not None and any(name in b.models and native(b) for b in fleet.backends)
+    return (name, other) if second and other is not None else (name,)
+
+
+def find(fleet: Fleet, route: Route, model: str, sees: Sees = everything) -> str:
     """The name by which the fleet knows the model. Raises Refusal (404) when nobody lists it, up or not."""
+    name = _known_as(fleet, route, model)
+    if name is None or not sees(name):
+        raise no_such_model(fleet, route, model, sees)
+    return name
+
+
+def _known_as(fleet: Fleet, route: Route, model: str) -> str | None:
     able = [b for b in fleet.backends if speaks(b, route)]
     other = twin(model)
     for backends in ([b for b in able if b.up], able):
@@ -46,7 +69,7 @@ def find(fleet: Fleet, route: Route, model: str) -> str:
             return model
         if other is not None and any(other in b.models for b in backends if native(b)):
             return other
-    raise no_such_model(fleet, route, model)
+    return None
 
 
 def serving(fleet: Fleet, route: Route, name: str) -> list[Backend]:
@@ -54,17 +77,20 @@ def serving(fleet: Fleet, route: Route, name: str) -> list[Backend]:
     return [b for b in fleet.backends if b.up and name in b.models and speaks(b, route)]
 
 
-def no_such_model(fleet: Fleet, route: Route | None, model: str) -> Refusal:
+def no_such_model(fleet: Fleet, route: Route | None, model: str, sees: Sees = everything) -> Refusal:
+    """What exists for somebody else is told in the words for what nobody has, and is not hinted at."""
     able = [b for b in fleet.backends if b.up and (route is None or speaks(b, route))]
-    served = sorted({name for b in able for name in b.models})
+    served = sorted(filter(sees, {name for b in able for name in b.models}))
     shown = repr(model[:200])
     near = difflib.get_close_matches(model[:200], served, n=1)
-    if any(model in b.models for b in fleet.backends if b not in able and b.up):
+    if sees(model) and any(model in b.models for b in fleet.backends if b not in able and b.up):
         hint = "its engine does not speak Ollama's API: ask for it at /v1/chat/completions"
     elif near:
         hint = f"did you mean {near[0]!r}?"
     elif served:
         hint = f"served now: {', '.join(served[:10])}" + (" …" if len(served) > 10 else "")
+    elif able:
+        hint = "no engine that is up serves a model that exists for this key"
     else:
         hint = "no engine is up: see `manage.py pharos_doctor`"
     said = (

@@ -11,6 +11,7 @@ from gateway.config import FoundBackend, load, parse, split_address
 from gateway.config_source import ConfigError
 
 ENV = {"ENGINE_KEY": "sk-secret"}
+A, B = "a" * 64, "b" * 64
 
 
 def refused(text: str) -> str:
@@ -35,10 +36,23 @@ backends:
       - {name: loaded, signal: residency, log: {match: 'model (?P<model>\\S+) loaded', value: loaded}}
 limits: {body: 1MiB, first_byte: 90s, idle: 1.5m, write_stall: 500ms}
 drain: {grace: 1s, timeout: 1h}
+keys:
+  - name: alice
+    sha256: AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
+    rpm: 60
+    tokens_per_day: 2000000
+    weight: 3
+    models: [qwen]
+    admin: true
+usage: {timezone: Asia/Bangkok, retention_days: 30}
 """,
         "pharos.yaml",
         ENV,
     )
+    key = config.keys[0]
+    assert (key.name, key.sha256, key.rpm, key.tokens_per_day) == ("alice", A, 60, 2_000_000)
+    assert (key.weight, key.models, key.admin) == (3, ["qwen"], True)
+    assert (config.usage.timezone, config.usage.retention_days) == ("Asia/Bangkok", 30)
     backend = config.backends[0]
     assert config.address == ("0.0.0.0", 9000)
     assert (backend.engine_kind, backend.capacity, backend.aliases) == (
@@ -91,7 +105,25 @@ drain: {grace: 1s, timeout: 1h}
         ("- a\n", "expected `object`"),
         ("listen: nowhere\n", "pharos.yaml line 1: listen: 'nowhere' is not host:port"),
         ("policy: fastest\n", "policy: 'fastest' is not one of"),
-        ("keys: []\n", "pharos.yaml line 1: keys: unknown field"),
+        ("kyes: []\n", "pharos.yaml line 1: kyes: unknown field, did you mean keys?"),
+        (f"keys:\n  - name: a\n    sha256: {A}\n    token_per_day: 5\n",
+         "pharos.yaml line 4: keys[0].token_per_day: unknown field, did you mean tokens_per_day?"),
+        ("keys:\n  - name: a\n    key: sk-1\n", "line 3: keys[0].key: unknown field (known: name, sha256,"),
+        ("keys:\n  - name: a\n    sha256: sk-1\n", "line 3: keys[0].sha256: must be the SHA-256 of the key"),
+        ("keys: [{name: a}]\n", "line 1: keys[0]: object missing required field `sha256`"),
+        (f"keys:\n  - {{name: a, sha256: {A}}}\n  - {{name: a, sha256: {B}}}\n",
+         "line 3: keys[1].name: a is keys[0] already"),
+        (f"keys:\n  - {{name: a, sha256: {A}}}\n  - name: b\n    sha256: {A.upper()}\n",
+         "line 4: keys[1].sha256: b has the key of a (keys[0])"),
+        (f"keys: [{{name: '=1+1', sha256: {A}}}]\n", "keys[0].name: '=1+1' must be 1 to 64 letters"),
+        (f"keys: [{{name: '', sha256: {A}}}]\n", "keys[0].name: '' must be 1 to 64 letters"),
+        (f"keys: [{{name: anonymous, sha256: {A}}}]\n", "choose another name"),
+        (f"keys: [{{name: a, sha256: {A}, rpm: 0}}]\n", "keys[0].rpm: expected `int` >= 1"),
+        (f"keys: [{{name: a, sha256: {A}, weight: 0}}]\n", "keys[0].weight: expected `int` >= 1"),
+        ("usage:\n  timezone: Europe/Pari\n",
+         "line 2: usage.timezone: 'Europe/Pari' is no time zone, did you mean Europe/Paris?"),
+        ("usage: {timezone: ../etc/passwd}\n", "is no time zone"),
+        ("usage: {retention: 4}\n", "usage.retention: unknown field, did you mean retention_days?"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_line(text: str, said: str) -> None:
@@ -101,6 +133,12 @@ def test_a_mistake_is_named_with_its_line(text: str, said: str) -> None:
 def test_a_key_is_never_shown() -> None:
     config = parse("backends: [{url: 'http://a:1', api_key: sk-hidden}]", "pharos.yaml", {})
     assert "sk-hidden" not in repr(config)
+
+
+def test_neither_a_keys_hash_nor_a_key_put_in_its_place_is_shown() -> None:
+    config = parse(f"keys: [{{name: a, sha256: {A}}}]", "pharos.yaml", {})
+    assert A not in repr(config)
+    assert "sk-mistake" not in refused("keys: [{name: a, sha256: sk-mistake}]")
 
 
 def test_a_key_file_that_is_missing_is_named(tmp_path: Path) -> None:

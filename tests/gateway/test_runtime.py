@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.config import BackendConfig, Config, Drain, FoundBackend, Seconds
+from gateway.accounts.keys import digest_of
+from gateway.config import BackendConfig, Config, Digest, Drain, FoundBackend, KeyConfig, Seconds, UsageConfig
 from gateway.fleet.stats import Stats
 from gateway.runtime import Gateway
 from tests.stub import Peer, Request, stub
@@ -213,3 +217,54 @@ async def test_an_edited_config_is_used_while_it_runs_and_what_cannot_be_is_told
         gateway.reconfigure(Config(backends=[BackendConfig(url=s.url)], drain=Drain(grace=Seconds(9))))
         assert list(gateway.needs_restart) == []
         await gateway.stop()
+
+
+async def test_a_key_taken_out_of_the_config_is_shut_out_at_once_and_a_new_one_let_in() -> None:
+    async with stub(engine) as s:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url)], keys=[KEY]))
+        await gateway.start()
+        await ready(gateway)
+        new = KeyConfig(name="bob", sha256=Digest(digest_of("sk-b")))
+        gateway.reconfigure(Config(backends=[BackendConfig(url=s.url)], keys=[new]))
+        old = await get(gateway, "/v1/models", (b"authorization", b"Bearer sk-a"))
+        now = await get(gateway, "/v1/models", (b"authorization", b"Bearer sk-b"))
+        await gateway.stop()
+    assert (old[0], now[0]) == (401, 200)
+
+
+# -- keys --------------------------------------------------------------------------------------
+
+KEY = KeyConfig(name="alice", sha256=Digest(digest_of("sk-a")))
+
+
+async def test_with_keys_all_but_its_health_is_shut(caplog: pytest.LogCaptureFixture) -> None:
+    async with stub(engine) as s:
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url)], keys=[KEY]))
+        await gateway.start()
+        await ready(gateway)
+        without = await get(gateway, "/v1/models")
+        status, models = await get(gateway, "/v1/models", (b"authorization", b"Bearer sk-a"))
+        await gateway.stop()
+    assert (without[0], without[1]["error"]["code"]) == (401, "invalid_api_key")
+    assert (status, [m["id"] for m in models["data"]]) == (200, ["m"])
+    assert "no keys" not in caplog.text
+
+
+async def test_that_everybody_may_use_it_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    gateway = Gateway(Config())
+    await gateway.start()
+    await gateway.stop()
+    assert "there are no keys: everybody who reaches 127.0.0.1:8090 may use it" in caplog.text
+
+
+def test_the_day_of_the_usage_is_that_of_the_config() -> None:
+    config = Config(usage=UsageConfig(timezone="Asia/Bangkok", retention_days=7))
+    accounts = Gateway(config, wall=lambda: 17 * 3600.0).accounts
+    assert (accounts.today, accounts.usage.retention_days) == (1, 7)
+
+
+def test_the_machines_own_zone_is_known_after_django_has_overwritten_it() -> None:
+    code = "from django.conf import settings; print(settings.HOST_TZ, settings.TIME_ZONE)"
+    env = {**os.environ, "TZ": "Asia/Tokyo", "DJANGO_SETTINGS_MODULE": "pharos_site.settings"}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["Asia/Tokyo", "UTC"]

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from engines.plan import Plan
 from engines.recipes.base import Recipe
 from engines.signals import ModelInfo, Residency, Signal, Snapshot
+from gateway.accounts.admission import Accounts
 from gateway.asgi import CONNECTION, Message
 from gateway.config import BackendConfig, Limits, Seconds
 from gateway.fleet.backend import Backend
@@ -135,7 +136,7 @@ def listing(
 @asynccontextmanager
 async def gateway(
     *urls: str, recipe: Recipe = PLAIN, models: Sequence[str] = ("m",), show_backend: bool = True,
-    wait_comment_s: float = 10, queue: int = 1000, **config: Any,
+    wait_comment_s: float = 10, queue: int = 1000, accounts: Accounts | None = None, **config: Any,
 ) -> AsyncIterator[Setup]:  # fmt: skip
     """In front of engines that are up and list `models`. Patience with an engine is 1 s."""
     backends = [Backend(BackendConfig(url=u, **config)) for u in urls]
@@ -146,7 +147,9 @@ async def gateway(
     limits = Limits(first_byte=Seconds(1), idle=Seconds(1), wait_comment=Seconds(wait_comment_s))
     fleet = Fleet(backends)
     scheduler: Scheduler[Target] = Scheduler(fleet, least_load, time.monotonic, queue_limit=queue)
-    consumer = Consumer(fleet, scheduler, pools, limits, done.append, show_backend=show_backend)
+    consumer = Consumer(
+        fleet, scheduler, pools, limits, done.append, show_backend=show_backend, accounts=accounts
+    )
     yield Setup(consumer, backends, scheduler, done)
     assert [scheduler.in_flight_at(b.url) for b in backends] == [0] * len(backends), (
         "a place was not given back"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.proxy.ask import decode, encode, key_of, understand
+from gateway.proxy.ask import credentials, decode, encode, key_of, may_generate, understand
 from gateway.proxy.refusals import Refusal
 from gateway.proxy.routes import ROUTES
 
@@ -202,3 +203,38 @@ def test_a_key_tells_nothing_of_the_credential() -> None:
 
 def test_without_a_credential_all_are_one() -> None:
     assert key_of([]) == key_of([(b"authorization", b"")]) == "anonymous"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "most"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 64}, 64),
+        ("/v1/chat/completions", {"max_completion_tokens": 64, "max_tokens": 80}, 80),
+        ("/v1/chat/completions", {"max_tokens": 64, "n": 3}, 192),
+        ("/v1/completions", {"max_tokens": 64, "n": 2, "best_of": 4}, 256),
+        ("/v1/responses", {"max_output_tokens": 9}, 9),
+        ("/v1/messages", {"max_tokens": 0}, 0),
+        ("/v1/chat/completions", {}, None),
+        ("/v1/chat/completions", {"max_tokens": None}, None),
+        ("/v1/chat/completions", {"max_tokens": -1}, None),
+        ("/v1/chat/completions", {"max_tokens": "64", "n": "x"}, None),
+        ("/v1/chat/completions", {"max_tokens": 10**30}, None),
+        ("/v1/chat/completions", {"max_tokens": [1]}, None),
+        ("/v1/chat/completions", {"options": {"num_predict": 5}}, None),
+        ("/api/chat", {"options": {"num_predict": 5}}, 5),
+        ("/api/generate", {"options": {"num_predict": -2}}, None),
+        ("/api/generate", {"options": {"temperature": 1}}, None),
+        ("/api/generate", {"options": [1]}, None),
+        ("/v1/embeddings", {"max_tokens": 64}, 0),
+        ("/api/embed", {}, 0),
+    ],
+)
+def test_a_request_says_how_long_its_answer_may_become(
+    path: str, body: dict[str, Any], most: int | None
+) -> None:
+    assert may_generate(understand(json.dumps({"model": "m", **body}).encode(), ROUTES[path])) == most
+
+
+def test_both_credentials_are_looked_at_and_empty_ones_are_none() -> None:
+    assert credentials([(b"X-Api-Key", b" b "), (b"Authorization", b"BEARER a")]) == [b"a", b"b"]
+    assert credentials([(b"authorization", b"Bearer "), (b"x-api-key", b"")]) == []
