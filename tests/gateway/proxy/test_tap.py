@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.proxy.apis import ANTHROPIC, OLLAMA, OPENAI, RESPONSES, Family, Framing
-from gateway.proxy.tap import MAX_EVENT, Tap
+from gateway.proxy.tap import MAX_EVENT, Stream
 
 CAPTURES = Path(__file__).parents[3] / "fixtures" / "captures"
 
 
-def watch(pieces: list[bytes], family: Family = OPENAI, framing: Framing = Framing.SSE) -> Tap:
-    tap = Tap(framing, family.ends)
+def watch(pieces: list[bytes], family: Family = OPENAI, framing: Framing = Framing.SSE) -> Stream:
+    tap = Stream(framing, family)
     for piece in pieces:
         tap.feed(piece)
     return tap
