@@ -213,3 +213,36 @@ def test_a_stream_has_a_first_token_just_when_it_generated_something() -> None:
             assert first_token(reply) is not None, name(reply)
         elif written == 0:
             assert first_token(reply) is None, name(reply)
+
+
+@pytest.mark.parametrize(
+    ("file", "number", "text"),
+    [
+        ("llamacpp/b10434/streams/chat-stream.sse", 1, '"content":"1"'),  # after a role without content
+        ("vllm/v0.32.0/streams/chat-stream.sse", 1, '"content":"1"'),  # after a role and ""
+        ("vllm/v0.20.0/streams/tools-required-stream.sse", 1, '"get_weather"'),
+        ("ollama/v0.32.15/streams/chat-stream.sse", 0, '"role":"assistant","content":"1"'),
+        ("mlx-lm/v0.32.2/prefill/stream.sse", 2, '"content": "The"'),  # after two keepalives
+        ("llama-swap/v250/loading-say/chat-stream.sse", 39, '"content":"Count"'),  # after its own words
+        ("llama-swap/v250/loading-say/completion-stream.sse", 0, '"text":","'),
+        ("llamacpp/b10434/streams/messages-stream.sse", 2, '"text":"1"'),
+        ("vllm/v0.32.0/streams/responses-stream.sse", 4, '"delta":"One"'),
+        ("ollama/v0.32.15/streams/api-chat-stream.ndjson", 0, '"content":"1"'),
+    ],
+)
+def test_the_first_token_is_the_first_thing_generated(file: str, number: int, text: str) -> None:
+    reply = BY_NAME[file]
+    event = first_token(reply)
+    assert event is not None
+    assert list(pieces(reply)).index(event) == number
+    assert text.encode() in event
+
+
+def test_the_words_of_a_load_that_failed_are_no_token() -> None:
+    assert first_token(BY_NAME["llama-swap/v250/loading-say/bad-request-stream.sse"]) is None
+
+
+def test_a_reply_without_usage_reads_as_unknown_and_not_as_nothing() -> None:
+    _, reading = through(tap_of(BY_NAME["vllm/v0.32.0/streams/chat-stream.sse"]), [b""])
+    assert reading.usage == Usage()
+    assert reading.usage.prompt_tokens is None
