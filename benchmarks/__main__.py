@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import overhead, reading, report
+from benchmarks import overhead, reading, report, tap
 from gateway.demo.install import InstallError
 from gateway.demo.processes import StartError
 
@@ -23,6 +23,8 @@ def main() -> None:
         figures += reading.scrape_round()
         status.update("hostile bodies of 1 MiB")
         figures.append(reading.hostile_bodies())
+        status.update("replies through the tap")
+        figures += tap.measure()
         status.update("a live llama.cpp")
         try:
             figures += reading.live_resolve(folder)
