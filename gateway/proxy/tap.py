@@ -144,13 +144,7 @@ class Stream(Tap):
         if self._calm and piece.endswith(self._gaps) and not self._may_tell(piece):
             return piece
         passed = self._read(piece)
-        self._calm = (
-            self.first_token
-            and not self._cr
-            and not self._partial
-            and not self._open
-            and not (self._stripping and self.finished)
-        )
+        self._calm = self.first_token and not self._cr and not self._partial and not self._open
         return passed
 
     def _may_tell(self, piece: bytes) -> bool:
@@ -185,7 +179,6 @@ class Stream(Tap):
                 self._line(line)
             if self._stripping and self.finished:
                 raw = piece.splitlines(keepends=True)
-                self._cr = self._cr and len(raw) == n
                 return b"".join(raw[:n]) + self._weigh(b"".join(raw[n:]))
         if rest:
             self._keep(rest)

@@ -121,6 +121,7 @@ def test_only_one_such_chunk_is_left_out() -> None:
         b'data: {"choices":[],"prompt_filter_results":[]}',
         b'data: {"choices":[],"usage":null}',
         b'data: {"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":5}}',
+        b'data: {"choices": [ {"index":0}],"usage":{"prompt_tokens":5}}',
         b'data: {"usage":{"prompt_tokens":5}}',
         b": a note",
         b"event: ping",
@@ -151,8 +152,8 @@ def test_what_turns_out_to_have_choices_is_let_go_before_it_is_whole() -> None:
 
 
 def test_no_more_than_a_usage_chunk_can_be_is_held_back() -> None:
-    out, _ = stripping(b'data: {"choices":[]', b" " * MAX_HELD, b'"usage":{"prompt_tokens":5}}\n\n')
-    assert out == [b"", b'data: {"choices":[]' + b" " * MAX_HELD, b'"usage":{"prompt_tokens":5}}\n\n', b""]
+    start, rest = b'data: {"choices":[],', b'"usage":{"prompt_tokens":5}}\n\n'
+    assert stripping(start, b" " * MAX_HELD, rest)[0] == [b"", start + b" " * MAX_HELD, rest, b""]
 
 
 def test_with_a_part_held_back_the_client_is_between_events() -> None:
@@ -160,6 +161,10 @@ def test_with_a_part_held_back_the_client_is_between_events() -> None:
     tap = Stream(Framing.SSE, OPENAI, Api.CHAT, strip=True)
     tap.feed(FINISH + b"\n\n" + USAGE[:30])
     assert tap.on_boundary
+
+
+def test_an_lf_that_comes_late_to_its_cr_is_held_back_with_it() -> None:
+    assert stripping(b"data: {\r", b"\ndata: }\r\n\r\n")[0] == [b"", b"data: {\r\ndata: }\r\n\r\n", b""]
 
 
 def test_an_lf_that_comes_late_to_its_cr_is_left_out_with_it() -> None:
@@ -193,6 +198,71 @@ def test_an_event_over_the_limit_passes_unread_and_the_next_is_read() -> None:
     assert tap.reading.usage == Usage()
     tap.feed(b'data: {"usage":{"prompt_tokens":5}}\n\n')
     assert tap.reading.usage == Usage(prompt_tokens=5)
+
+
+def test_of_an_event_with_a_line_over_the_limit_nothing_is_read() -> None:
+    tap = Stream(Framing.SSE, OPENAI, Api.CHAT)
+    boundaries = []
+    rest = b'data: {"usage":{"prompt_tokens":5}}\n\n'
+    for piece in (b"data: " + b" " * 99, b" " * MAX_EVENT, b"\n", rest):
+        tap.feed(piece)
+        boundaries.append(tap.on_boundary)
+    assert boundaries == [False, False, False, True]
+    assert tap.reading.usage == Usage()
+
+
+def test_usage_that_begins_in_one_piece_and_ends_in_another_is_read() -> None:
+    tap = Stream(Framing.SSE, OPENAI, Api.CHAT)
+    tap.feed(b'data: {"choices":[{"text":"x"}]}\n\n')
+    assert tap.first_token
+    tap.feed(b'data: {"usage":\n')
+    tap.feed(b'data: {"prompt_tokens":5}}\n\n')
+    assert tap.reading.usage == Usage(prompt_tokens=5)
+
+
+# -- the first token ---------------------------------------------------------------------------
+
+BEARING = [
+    (OPENAI, b'{"id":"x","choices":[{"delta":{"reasoning_content":"x"}}]}'),
+    (OPENAI, b'{"choices":[{"delta":{"content":"x"}}]}'),
+    (OPENAI, b'{"choices":[{"index":0,"delta":{"tool_calls":[{"function":{"name":"f"}}]}}]}'),
+    (OPENAI, b'{"choices":[{"delta":{}},{"delta":{"refusal":"no"}}]}'),
+    (OPENAI, b'{"choices":[{"text":" "}]}'),
+    (ANTHROPIC, b'{"type":"content_block_start","content_block":{"type":"tool_use","name":"f","input":{}}}'),
+    (ANTHROPIC, b'{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"x"}}'),
+    (RESPONSES, b'{"type":"response.output_item.added","item":{"type":"function_call","name":"f"}}'),
+    (RESPONSES, b'{"type":"response.reasoning_text.delta","delta":"x"}'),
+    (OLLAMA, b'{"message":{"role":"assistant","content":"","thinking":"x"},"done":false}'),
+    (OLLAMA, b'{"message":{"content":"","tool_calls":[{"function":{"name":"f"}}]},"done":false}'),
+    (OLLAMA, b'{"response":"x","done":false}'),
+]
+EMPTY = [
+    (OPENAI, b'{"choices":[{"delta":{"role":"assistant","content":"","tool_calls":[],"refusal":null}}]}'),
+    (OPENAI, b'{"choices":[{"delta":{"reasoning_content":"llama-swap loading model"}}]}'),
+    (OPENAI, b'{"choices":[{"text":"","finish_reason":"stop"}]}'),
+    (OPENAI, b'{"choices":7}'),
+    (OPENAI, b"[DONE]"),
+    (ANTHROPIC, b'{"type":"message_start","message":{"content":[],"usage":{"input_tokens":5}}}'),
+    (ANTHROPIC, b'{"type":"content_block_start","content_block":{"type":"text","text":""}}'),
+    (ANTHROPIC, b'{"type":"message_delta","delta":{"stop_reason":"end_turn"}}'),
+    (ANTHROPIC, b'{"type":"ping"}'),
+    (RESPONSES, b'{"type":"response.output_item.added","item":{"type":"message","content":[]}}'),
+    (RESPONSES, b'{"type":"response.output_text.delta","delta":""}'),
+    (OLLAMA, b'{"message":{"role":"assistant","content":""},"done":true}'),
+]
+
+
+@pytest.mark.parametrize(("family", "event"), BEARING)
+def test_text_reasoning_and_tool_calls_are_tokens(family: Family, event: bytes) -> None:
+    assert family.bears(event)
+
+
+@pytest.mark.parametrize(("family", "event"), EMPTY)
+def test_roles_frames_and_empty_text_are_none(family: Family, event: bytes) -> None:
+    assert not family.bears(event)
+
+
+# -- plain replies -----------------------------------------------------------------------------
 
 
 def test_a_plain_reply_is_read_at_its_end() -> None:
