@@ -23,6 +23,7 @@ from gateway.proxy.refusals import Refusal
 from gateway.proxy.routes import CHAT, Route
 
 CHECKED = ("model", "stream", "stream_options")
+OFF = (b"false", b"null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,23 @@ class Ask:
     prompt_tokens: int = 0  # an estimate, see `prompt_tokens`
     key: str = ANONYMOUS  # whose turn it is: the name of its key; without keys see `key_of`
     weight: int = 1  # the share of that key where requests wait
+    usage_options: bytes | None = (
+        None  # the `stream_options` that ask for usage; None: as the client sent them
+    )
+
+    @property
+    def adds_usage(self) -> bool:
+        """Does the reply get a chunk that the client did not ask for, and must not see?"""
+        return self.usage_options is not None
 
     def body_for(self, model: str) -> bytes:
-        """The body with the engine's name of the model."""
-        if model == self.model:
-            return self.body
-        return encode({**self.fields, self.named_by: json.dumps(model, ensure_ascii=False).encode()})
+        """The body with the engine's name of the model, and the wish for usage that a stream lacks."""
+        changed: dict[str, bytes] = {}
+        if model != self.model:
+            changed[self.named_by] = json.dumps(model, ensure_ascii=False).encode()
+        if self.usage_options is not None:
+            changed["stream_options"] = self.usage_options
+        return encode({**self.fields, **changed}) if changed else self.body
 
 
 def encode(fields: Mapping[str, bytes]) -> bytes:
@@ -62,7 +74,30 @@ def understand(body: bytes, route: Route = CHAT, headers: Sequence[Header] = ())
     raw = fields.get("stream", b"").strip()
     # Ollama streams unless told not to; `null` is not telling.
     stream = route.streams is not None and (raw != b"false" if route.streams else raw == b"true")
-    return Ask(route, model, stream, body, fields, named_by, prompt_tokens(fields), key_of(headers))
+    options = _usage_options(fields.get("stream_options", b"null")) if stream and route.usage_option else None
+    return Ask(
+        route, model, stream, body, fields, named_by, prompt_tokens(fields), key_of(headers),
+        usage_options=options,
+    )  # fmt: skip
+
+
+def _usage_options(raw: bytes) -> bytes | None:
+    """The options with `include_usage` on, each other one byte for byte. None: they are not ours to change.
+
+    That is so where the client asks for usage itself, and where an engine has to judge what it wrote.
+    Turned off is the same as not asked, as it is for every recorded engine: the client sees no usage, and
+    the request is counted all the same.
+    """
+    if raw.strip() == b"null":
+        return b'{"include_usage":true}'
+    try:
+        options = decode(raw)
+    except Refusal:
+        return None
+    names = [name for name in options if name.casefold() == "include_usage"]
+    if names not in ([], ["include_usage"]) or options.get("include_usage", b"null").strip() not in OFF:
+        return None
+    return encode({**options, "include_usage": b"true"})
 
 
 def _model(fields: Mapping[str, bytes], route: Route) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from gateway.fleet.target import Target
 class Done:
     """One finished request: what its listeners learn of it. Never a word of a prompt.
 
-    `arrived` is by the loop's clock; the other times are seconds since then.
+    `arrived` is by the loop's clock; the other times are seconds since then, but for the three that the
+    engine reports, which are lengths. None is unknown: the engine did not say, and 0 never stands for it.
     """
 
     request_id: str
@@ -30,7 +31,12 @@ class Done:
     status: int | None = None  # None: the client left before there was one
     outcome: str = "ok"
     first_byte_s: float | None = None
-    total_s: float = 0.0
-    prompt_tokens: int | None = None  # as its engine reported them; None: it did not
+    first_token_s: float | None = None  # of a stream: something generated came, not only a role or a comment
+    finished: bool | None = None  # the engine ended the generation; None: it sent nothing that could say so
+    prompt_tokens: int | None = None  # the whole prompt, cached tokens included
     completion_tokens: int | None = None
-    cached_tokens: int | None = None  # of the prompt
+    cached_tokens: int | None = None  # of the prompt, taken from the engine's prefix cache
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    load_s: float | None = None  # Ollama: below 0.5 s the model was warm
+    total_s: float = 0.0

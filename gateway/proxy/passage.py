@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from engines import fetch
 from engines import routes as engine_routes
+from engines.usage import API_OF_PATH
 from gateway.asgi import Scope
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
@@ -20,7 +21,7 @@ from gateway.proxy.ask import Ask
 from gateway.proxy.done import Done
 from gateway.proxy.headers import Header, text, to_client, to_engine, value
 from gateway.proxy.refusals import Refusal
-from gateway.proxy.tap import Tap
+from gateway.proxy.tap import Stream, Tap, Whole
 from gateway.proxy.upstream import EngineFault, Fault, Reply, Upstream
 from gateway.proxy.waiting import Waiting, comment
 from gateway.routing import lease as routing
@@ -163,7 +164,7 @@ class Passage:
         recipe = serving.recipe_of(backend)
         own = self.ask.stream and recipe is not None and recipe.closes_after_stream
         same = serving.same(backend, self.ask.model, served)
-        body = self.ask.body if same else self.ask.body_for(served)
+        body = self.ask.body_for(self.ask.model if same else served)
         reply = await self.pools[backend].send(_target(self.scope), headers, body, own_connection=own)
         async with reply:
             pieces = reply.pieces()
@@ -204,25 +205,32 @@ class Passage:
     async def _pass(
         self, reply: Reply, head: bytes, pieces: AsyncIterator[bytes], lease: Lease[Target]
     ) -> None:
-        self.tap = _tap(reply, self.answer)
-        if head:
-            await self._start(reply, lease)
-            await self._write(head)
-        async for piece in pieces:
+        self.tap = _tap(reply, self.ask, lease.target.backend)
+        try:
+            if head:
+                await self._start(reply, lease)
+                await self._write(head)
+            async for piece in pieces:
+                if not self.answer.started or self.commented:
+                    await self._start(reply, lease)
+                await self._write(piece)
             if not self.answer.started or self.commented:
                 await self._start(reply, lease)
-            await self._write(piece)
-        if not self.answer.started or self.commented:
-            await self._start(reply, lease)
-        self._finish()
+            await self._finish()
+        finally:  # a reply that breaks, or whose client leaves, has told something too
+            if self.tap is not None:
+                self.tap.reading.note(self.done)
         if reply.status == 200:
             lease.target.replied(self.now())
         await self.answer.end()
 
     async def _write(self, piece: bytes) -> None:
         if self.tap is not None:
-            self.tap.feed(piece)
-        await self.answer.write(piece)
+            piece = self.tap.feed(piece)
+            if self.done.first_token_s is None and self.tap.first_token:
+                self.done.first_token_s = self.now() - self.done.arrived
+        if piece:
+            await self.answer.write(piece)
 
     async def _start(self, reply: Reply, lease: Lease[Target]) -> None:
         await self.waiting.end()
@@ -231,6 +239,8 @@ class Passage:
             self.commented = False
             return
         headers = to_client(reply.headers)
+        if self.tap is not None and self.tap.strips:
+            headers = [h for h in headers if h[0] != b"content-length"]
         if reply.status in (429, 503):
             after = value(headers, b"retry-after")
             headers = [h for h in headers if h[0] != b"retry-after"]
@@ -243,14 +253,15 @@ class Passage:
         url, reason = lease.target.backend.url, lease.decision.reason
         return [(b"x-pharos-backend", text(url)), (b"x-pharos-reason", text(reason))]
 
-    def _finish(self) -> None:
+    async def _finish(self) -> None:
         """A body that ended without its generation ending is a death, however clean it looks on the wire.
 
         mlx-lm's HTTP/1.0 streams, llama-swap and Ollama with a killed runner end like that, and most
         clients would take the part for the whole.
         """
         if self.tap is not None:
-            self.tap.end()
+            if rest := self.tap.end():
+                await self.answer.write(rest)
             if not self.tap.finished:
                 raise EngineFault(Fault.DIED, "its stream ended before the generation did")
 
@@ -345,9 +356,16 @@ async def _up_to(pieces: AsyncIterator[bytes], limit: int) -> bytes:
     return head
 
 
-def _tap(reply: Reply, answer: Answer) -> Tap | None:
-    kind = _content_type(reply)
-    return Tap(Framing(kind), answer.family.ends) if reply.status == 200 and kind in list(Framing) else None
+def _tap(reply: Reply, ask: Ask, backend: Backend) -> Tap | None:
+    """None: a reply that is no generation, or in no form that can be read."""
+    if reply.status != 200:
+        return None
+    recipe = serving.recipe_of(backend)
+    untrue = frozenset[str]() if recipe is None else recipe.untrue_usage
+    kind, api = _content_type(reply), API_OF_PATH.get(ask.route.path)
+    if kind in list(Framing):
+        return Stream(Framing(kind), ask.route.family, api, untrue, strip=ask.adds_usage)
+    return Whole(api, untrue) if _is_json(reply) and api is not None else None
 
 
 def _redirected(reply: Reply, backend: Backend) -> Refusal:

@@ -20,18 +20,19 @@ class Route:
     native: bool = False  # of Ollama's own API: only engines that speak it are asked
     optional: bool = False  # engines of any kind may lack it, so "no such route" is no answer
     streams: bool | None = False  # what a body without "stream" means; None: it never streams
+    usage_option: bool = False  # its streams report usage to those alone who ask: see `Ask.adds_usage`
     named_by: tuple[str, ...] = ("model",)  # the fields that may name the model, the first that does wins
     free: bool = False  # no model runs for it, so it uses no tokens
 
 
-CHAT = Route("/v1/chat/completions", OPENAI)
+CHAT = Route("/v1/chat/completions", OPENAI, usage_option=True)
 SHOW = Route("/api/show", OLLAMA, native=True, streams=None, named_by=("model", "name"))
 
 ROUTES: Mapping[str, Route] = {
     route.path: route
     for route in (
         CHAT,
-        Route("/v1/completions", OPENAI),
+        Route("/v1/completions", OPENAI, usage_option=True),
         Route("/v1/embeddings", OPENAI, streams=None),
         Route("/v1/messages", ANTHROPIC, optional=True),
         Route("/v1/messages/count_tokens", ANTHROPIC, optional=True, streams=None, free=True),

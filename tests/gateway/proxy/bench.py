@@ -30,6 +30,7 @@ from tests.stub import Peer, Request
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 STREAM = b'{"model":"m","stream":true,"messages":[]}'
+STREAM_SENT_ON = STREAM[:-1] + b',"stream_options":{"include_usage":true}}'
 
 
 @dataclass(slots=True)

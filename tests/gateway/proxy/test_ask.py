@@ -238,3 +238,68 @@ def test_a_request_says_how_long_its_answer_may_become(
 def test_both_credentials_are_looked_at_and_empty_ones_are_none() -> None:
     assert credentials([(b"X-Api-Key", b" b "), (b"Authorization", b"BEARER a")]) == [b"a", b"b"]
     assert credentials([(b"authorization", b"Bearer "), (b"x-api-key", b"")]) == []
+
+
+# -- the wish for usage ------------------------------------------------------------------------
+
+ASKS = b'"stream_options":{"include_usage":true}'
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_stream_that_does_not_ask_for_usage_is_made_to(path: str) -> None:
+    ask = understand(b'{ "model":"m", "stream" :true, "t":1.50 }', ROUTES[path])
+    assert ask.adds_usage
+    assert ask.body_for("m") == b'{"model":"m","stream":true,"t":1.50,' + ASKS + b"}"
+    assert ask.body_for("n") == b'{"model":"n","stream":true,"t":1.50,' + ASKS + b"}"
+
+
+@pytest.mark.parametrize(
+    ("given_", "sent"),
+    [
+        (b"null", b'{"include_usage":true}'),
+        (b"{}", b'{"include_usage":true}'),
+        (b'{"include_usage":false}', b'{"include_usage":true}'),
+        (b'{"include_usage": null, "x": 1.0}', b'{"include_usage":true,"x":1.0}'),
+        (b'{"continuous_usage_stats": false}', b'{"continuous_usage_stats":false,"include_usage":true}'),
+    ],
+)
+def test_other_stream_options_stay_as_they_are(given_: bytes, sent: bytes) -> None:
+    ask = understand(b'{"model":"m","stream":true,"stream_options":' + given_ + b',"n":1}')
+    assert ask.adds_usage
+    assert ask.body_for("m") == b'{"model":"m","stream":true,"stream_options":' + sent + b',"n":1}'
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        b'{"include_usage": true}',
+        b'{"include_usage":"yes"}',  # what the client wrote is the engine's to judge
+        b'{"include_usage":false,"include_usage":true}',
+        b'{"Include_Usage":true}',
+        b"7",
+        b"[]",
+    ],
+)
+def test_a_client_with_a_wish_of_its_own_keeps_it(options: bytes) -> None:
+    body = b'{"model":"m", "stream":true, "stream_options":' + options + b"}"
+    ask = understand(body)
+    assert not ask.adds_usage
+    assert ask.body_for("m") == body
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [
+        ("/v1/chat/completions", b"false"),
+        ("/v1/chat/completions", b"null"),
+        ("/v1/embeddings", b"true"),
+        ("/v1/messages", b"true"),
+        ("/v1/responses", b"true"),
+        ("/api/chat", b"true"),
+    ],
+)
+def test_where_usage_comes_anyway_nothing_is_added(path: str, stream: bytes) -> None:
+    body = b'{"model":"m", "stream":' + stream + b"}"
+    ask = understand(body, ROUTES[path])
+    assert not ask.adds_usage
+    assert ask.body_for("m") == body

@@ -79,15 +79,29 @@ async def test_a_recorded_request_gets_the_engines_own_reply(request_: Sent) -> 
     assert (client.ended, client.cut) == (True, False)
 
 
+def gets_asked_for_usage(request_: Sent) -> bool:
+    wants = json.loads(request_.body)
+    openai = request_.path in ("/v1/chat/completions", "/v1/completions")
+    return openai and wants.get("stream") is True and "stream_options" not in wants
+
+
 @pytest.mark.parametrize("request_", [s for s in SENT if known(s)], ids=str)
 async def test_a_recorded_request_reaches_the_engine_unharmed(request_: Sent) -> None:
     async with fleet() as (g, any_engine, ollama):
         await through(g, request_)
     (got,) = any_engine.requests + ollama.requests
     url = (any_engine if any_engine.requests else ollama).url
-    assert (got.line, got.body) == (f"POST {request_.target} HTTP/1.1", request_.body)
+    assert got.line == f"POST {request_.target} HTTP/1.1"
+    if gets_asked_for_usage(request_):
+        wants = json.loads(request_.body)
+        assert list(json.loads(got.body).items()) == [
+            *wants.items(),
+            ("stream_options", {"include_usage": True}),
+        ]
+    else:
+        assert got.body == request_.body
     assert got.header("host") == [url.removeprefix("http://")]
-    assert got.header("content-length") == [str(len(request_.body))]
+    assert got.header("content-length") == [str(len(got.body))]
     assert got.header("content-type")[0].startswith("application/json")
     assert got.header("accept-encoding") == ["identity"]
     assert [got.header(name) for name in CREDENTIALS] == [[], [], []]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.gateway.proxy.bench import BODY, STREAM, Client, Setup, chat, gateway
+from tests.gateway.proxy.bench import BODY, STREAM, STREAM_SENT_ON, Client, Setup, chat, gateway
 from tests.stub import Handler, Peer, Request, stub
 
 
@@ -96,7 +96,7 @@ async def test_keys_take_turns_however_many_requests_one_has() -> None:
         await settled(g, gate, waiting=4)
         gate.open.set()
         await asyncio.gather(*tasks)
-    assert gate.order.index(STREAM) <= 2
+    assert gate.order.index(STREAM_SENT_ON) <= 2
 
 
 async def test_who_waits_for_an_engine_that_is_lost_is_told_to_come_back() -> None:
@@ -144,4 +144,4 @@ async def test_a_request_refused_by_one_engine_waits_for_a_place_at_the_other(st
         gate.open.set()
         clients = await asyncio.gather(held, refused)
     assert [c.status for c in clients] == [200, 200]
-    assert gate.order == [BODY, STREAM]
+    assert gate.order == [BODY, STREAM_SENT_ON]

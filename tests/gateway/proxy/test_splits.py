@@ -18,7 +18,7 @@ from gateway.fleet.target import Target
 from gateway.proxy.consumer import Consumer
 from gateway.proxy.headers import Header
 from gateway.proxy.routes import family_of
-from gateway.proxy.tap import Tap
+from gateway.proxy.tap import Stream
 from gateway.proxy.upstream import EngineFault, Fault, Upstream
 from gateway.routing.policy import least_load
 from gateway.routing.scheduler import Scheduler
@@ -100,7 +100,7 @@ def test_a_stream_that_stops_anywhere_is_whole_only_if_its_engine_said_so(
     said = STREAMS[path]
     part = said.body[: stop % len(said.body)]
     client = client_of(path, said, cut_up(part, at), dies=dies)
-    tap = Tap(family_of(path, []).framing, family_of(path, []).ends)
+    tap = Stream(family_of(path, []).framing, family_of(path, []))
     tap.feed(part)
     tap.end()
     if client.status != 200:
