@@ -26,6 +26,7 @@ class Sample:
     cold: bool = False
     control: bool = False
     ttft_s: float | None = None
+    predicted_s: float | None = None  # what the policy expected of `ttft_s`
     total_s: float | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -40,6 +41,7 @@ class Stats:
     prefill_s_per_token: float | None = None
     load_s: float | None = None
     service_s: float | None = None
+    error_s: float | None = None  # by how much the expected time to first token was off, either way
 
     def learn(self, sample: Sample) -> None:
         if sample.control:
@@ -47,10 +49,18 @@ class Stats:
         self.load_s = _mean(self.load_s, _load(sample))
         self.prefill_s_per_token = _mean(self.prefill_s_per_token, _prefill(sample))
         self.service_s = _mean(self.service_s, None if sample.cold else sample.total_s)
+        if sample.predicted_s is not None and sample.ttft_s is not None and sample.streamed:
+            self.error_s = _mean(self.error_s, abs(sample.ttft_s - sample.predicted_s))
 
 
 def _load(sample: Sample) -> float | None:
-    return sample.load_s if sample.load_s is not None and sample.load_s >= WARM_LOAD_S else None
+    """As the engine reports it, else what a cold stream took beyond its prefill."""
+    if sample.load_s is not None:
+        return sample.load_s if sample.load_s >= WARM_LOAD_S else None
+    if not (sample.cold and sample.streamed) or sample.ttft_s is None:
+        return None
+    took_s = sample.ttft_s - (sample.prefill_s or 0.0)
+    return took_s if took_s >= WARM_LOAD_S else None
 
 
 def _prefill(sample: Sample) -> float | None:

@@ -46,6 +46,12 @@ class Ask:
         """Does the reply get a chunk that the client did not ask for, and must not see?"""
         return self.usage_options is not None
 
+    @property
+    def control(self) -> bool:
+        """Ollama loads or unloads a model on a request without a prompt, and generates nothing."""
+        wanted = {"/api/chat": "messages", "/api/generate": "prompt"}.get(self.route.path)
+        return wanted is not None and self.fields.get(wanted, b"null").strip() in (b"null", b"[]", b'""')
+
     def body_for(self, model: str) -> bytes:
         """The body with the engine's name of the model, and the wish for usage that a stream lacks."""
         changed: dict[str, bytes] = {}

@@ -197,6 +197,12 @@ class PrefixIndex:
             return Outcome.UNPREDICTED if cached >= HIT_BYTES else Outcome.MISS
         return Outcome.WRONG if wrong else Outcome.HIT
 
+    def forget(self, target: str, generation: int, chain: Chain, now: float) -> None:
+        """The engine refused the prompt, so it is no reason to send it there again."""
+        state = self._still_at(target, generation)
+        if state is not None:
+            self._change(state, chain.links, now, Source.LOST)
+
     def _unlearn(self, state: _Target, chain: Chain, predicted: Match, cached: float, now: float) -> None:
         state.wrong += 1
         if cached < predicted.recorded / 10 and predicted.depth > 1:
