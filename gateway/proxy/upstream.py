@@ -21,6 +21,10 @@ CONNECT_S = 5.0
 KEEPALIVE_S = 4.0
 """llama.cpp, vLLM and SGLang close an idle connection after 5 s, so ours go first."""
 
+PIECE = 256 * 1024
+"""A body goes out in pieces of so many bytes. Given 20 MiB at once, aiohttp and asyncio copy them twice and
+hold the loop for 10 ms (aiohttp 3.14, Python 3.11)."""
+
 
 class Fault(StrEnum):
     """How an engine failed a request."""
@@ -116,7 +120,12 @@ class Upstream:
     ) -> Reply:  # fmt: skip
         timeout = {"connect": CONNECT_S}
         url = self._base + path
-        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
+        content: bytes | AsyncIterator[bytes] = body
+        if len(body) > PIECE:
+            headers, content = [*headers, (b"content-length", b"%d" % len(body))], _in_pieces(body)
+        request = httpx.Request(
+            method, url, headers=headers, content=content, extensions={"timeout": timeout}
+        )
         token = _reused.set(reused)
         try:
             async with asyncio.timeout(self._first_byte_s):
@@ -139,6 +148,11 @@ class Upstream:
     async def close(self) -> None:
         await self._pooled.aclose()
         await self._single.aclose()
+
+
+async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), PIECE):
+        yield body[at : at + PIECE]
 
 
 def _connections(*, reuse: bool) -> AiohttpTransport:
