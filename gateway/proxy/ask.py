@@ -169,7 +169,9 @@ def _base64(block: bytes) -> bool:
         and b" " not in block
         and b'"' not in block
         and b"\\" not in block
-        and all(c in block for c in (b"A", b"z", b"7"))
+        and b"A" in block
+        and b"z" in block
+        and b"7" in block
         and block.isascii()
     )
 
