@@ -19,7 +19,7 @@ BIG_BODIES = 12  # each shape
 RATE, PER_BODY_S = 40.0, 0.5  # of the small requests
 
 LATE = "the latest tick beside each of the bodies; what neighbours on the CPUs take is in it"
-BUDGET = "the most CPU time between two ticks beside each of the bodies; budget 5 ms"
+BUDGET = "the most beside each of the bodies, budget 5 ms; on a busy machine others' time counts as ours"
 
 
 def measure(stage: Parties) -> list[Figure]:
@@ -28,7 +28,9 @@ def measure(stage: Parties) -> list[Figure]:
         data = _request(stage.gateway.port, content)
         held = [_held(stage, data) for _ in range(BIG_BODIES)]
         figures.append(figure(f"loop late, 20 MiB, {name}", "ms", [late for late, _ in held], note=LATE))
-        figures.append(figure("  held: CPU time of the step", "ms", [cpu for _, cpu in held], note=BUDGET))
+        cpu = [cpu for _, cpu in held]
+        note = f"{BUDGET}; the least of {BIG_BODIES} bodies, which is what the work itself takes: {min(cpu):.1f} ms"
+        figures.append(figure("  held: CPU time between two ticks", "ms", cpu, note=note))
     figures.append(_beside(stage, "one image"))
     return figures
 
