@@ -29,7 +29,7 @@ def measure(stage: Parties) -> list[Figure]:
         held = [_held(stage, data) for _ in range(BIG_BODIES)]
         figures.append(figure(f"loop late, 20 MiB, {name}", "ms", [late for late, _ in held], note=LATE))
         cpu = [cpu for _, cpu in held]
-        note = f"{BUDGET}; the least of {BIG_BODIES} bodies, which is what the work itself takes: {min(cpu):.1f} ms"
+        note = f"{BUDGET}; the least of {BIG_BODIES}, what the work itself takes: {min(cpu):.1f} ms"
         figures.append(figure("  held: CPU time between two ticks", "ms", cpu, note=note))
     figures.append(_beside(stage, "one image"))
     return figures
