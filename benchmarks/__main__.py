@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import overhead, prefix, reading, report, routing, tap
+from benchmarks import bigbody, crowd, overhead, parties, prefix, reading, report, routing, tap
 from gateway.demo.install import InstallError
 from gateway.demo.processes import StartError
 
@@ -36,9 +36,16 @@ def main() -> None:
             figures.append(
                 report.Figure("resolve of a live llama.cpp", "ms", None, note=f"not measured: {e}")
             )
-        status.update("requests through the gateway and without it")
-        figures += overhead.measure(folder)
+        with parties.on_stage(folder) as stage:
+            status.update("requests: direct, through nginx, through the gateway")
+            figures += overhead.measure(stage)
+            status.update("a body of 20 MiB beside small requests")
+            figures += bigbody.measure(stage)
+            status.update("a thousand streams at once")
+            figures += crowd.measure(stage)
     report.show(console, figures)
+    if stage.nginx is None:
+        console.print(f"nginx: {parties.NGINX_MISSING}.", soft_wrap=True)
     console.print(f"Kept in {report.keep(figures)}", soft_wrap=True)
 
 

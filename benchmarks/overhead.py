@@ -3,119 +3,140 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
-from benchmarks.client import Times, run
+from benchmarks.client import Times, closed_loop, open_loop, request
+from benchmarks.parties import Parties, Party
 from benchmarks.report import Figure, figure, quantile
-from gateway.demo.install import ROOT
-from gateway.demo.processes import Child, free_port, wait_ready
-from gateway.demo.stage import Gateway
 
-BLOCKS = 6  # direct and through the gateway in turn, so that both meet the same neighbours
-REQUESTS = {1: 250, 16: 640}  # connections: requests in a block
+BLOCKS = 6  # everybody in turn, so that all meet the same neighbours
+REQUESTS = {1: 120, 16: 480, 64: 960}  # connections: requests in a block
+RATE, SECONDS = 40.0, 2.5  # of the open loop: the CPUs are idle most of the time, as with real users
+CHUNKS, STREAMS = 1000, 8  # long streams beside short ones: the difference is what a chunk costs
 
-
-class StandIn(Child):
-    """The stand-in engine as its own process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        command = [sys.executable, "-m", "benchmarks.standin", str(self.port)]
-        super().__init__("The stand-in engine", command, folder / "standin.log", cwd=ROOT)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+Load = Callable[[Party], Awaitable[Times]]
 
 
-@contextmanager
-def behind_the_gateway(folder: Path) -> Iterator[tuple[StandIn, Gateway]]:
-    with StandIn(folder) as engine:
-        wait_ready(engine, engine.port, "/v1/models", deadline_s=30)
-        with Gateway(folder, [engine.url], port=free_port()) as gateway:
-            gateway.wait_ready()
-            yield engine, gateway
+@dataclass(slots=True)
+class Compared:
+    """The same load on everybody. `nginx` is empty where there is none."""
+
+    direct: Times = field(default_factory=Times)
+    nginx: Times = field(default_factory=Times)
+    gateway: Times = field(default_factory=Times)
+
+    def figure(self, name: str, of: Callable[[Times], list[float]], note: str = "") -> Figure:
+        return figure(name, "ms", of(self.gateway), of(self.direct), note, of(self.nginx))
+
+    def added(self, name: str, note: str) -> Figure:
+        """To the first byte: p50 over the direct p50, p99 over the direct p99."""
+
+        def over(times: Times, share: float) -> float | None:
+            if not times.first_byte:
+                return None
+            return quantile(times.first_byte, share) - quantile(self.direct.first_byte, share)
+
+        return Figure(
+            name,
+            "ms",
+            over(self.gateway, 0.5),
+            over(self.gateway, 0.99),
+            nginx_p50=over(self.nginx, 0.5),
+            nginx_p99=over(self.nginx, 0.99),
+            note=note,
+        )
+
+    def cpu_ms(self, name: str, per: int = 1, note: str = "") -> Figure:
+        """A request, or one of the `per` things in a request."""
+
+        def each(times: Times) -> float | None:
+            return times.cpu_s / len(times.total) / per * 1000 if times.cpu_s else None
+
+        return Figure(name, "ms", each(self.gateway), nginx_p50=each(self.nginx), note=note)
 
 
-def measure(folder: Path) -> list[Figure]:
-    with behind_the_gateway(folder) as (engine, gateway):
-        pid = command_pid(gateway)
-        idle = resident_mib(pid)
-        figures: list[Figure] = []
-        for connections, requests in REQUESTS.items():
-            figures += asyncio.run(_compare(engine, gateway, pid, connections, requests))
-        figures.append(Figure("resident memory, idle", "MiB", idle, note="one backend, before any request"))
-        figures.append(Figure("resident memory, after the load above", "MiB", resident_mib(pid)))
+def measure(stage: Parties) -> list[Figure]:
+    stage.watch_loop()
+    asyncio.run(asyncio.sleep(2))
+    figures = [figure("loop lag, idle", "ms", stage.loop_seen().late_ms, note=LAG)]
+    for connections, requests in REQUESTS.items():
+        figures += _closed(stage, connections, requests)
+    figures += _open(stage)
+    figures.append(_chunks(stage))
     return figures
 
 
-async def _compare(
-    engine: StandIn, gateway: Gateway, pid: int | None, connections: int, requests: int
-) -> list[Figure]:
-    await run(gateway.port, connections, max(connections, requests // 4))  # warm up
-    through, direct, cpu_s = Times(), Times(), 0.0
-    for _ in range(BLOCKS):
-        _add(direct, await run(engine.port, connections, requests))
-        before = cpu_seconds(pid)
-        _add(through, await run(gateway.port, connections, requests))
-        cpu_s += cpu_seconds(pid) - before
-    count = len(through.total)
+LAG = "a tick is due every ms in the gateway's process: how late it came; neighbours on the CPUs add to it"
+CLOSED = (
+    "each connection asks again at once, and client, engine and gateway share the CPUs: much of it is a queue"
+)
+CPU = "user and system time of the process; a request is 32 KiB and its reply 22 chunks"
+BUDGET = "budget: 0.8 ms at p50, 2 ms at p99"
+
+
+def _closed(stage: Parties, connections: int, requests: int) -> list[Figure]:
+    data = {party.port: request(party.port) for party in stage.all()}
+    compared = compare(stage, lambda p: closed_loop(p.port, connections, requests, data[p.port]))
+    stage.watch_loop()
+    asyncio.run(closed_loop(stage.gateway.port, connections, requests, data[stage.gateway.port]))
+    lag = stage.loop_seen().late_ms
     where = f"{connections} connection" + ("s" if connections > 1 else "")
-    added = quantile(through.first_byte, 0.5) - quantile(direct.first_byte, 0.5)
+    note = BUDGET if connections == 1 else CLOSED
     return [
-        figure(
-            f"first byte, {where}", "ms", through.first_byte, direct.first_byte, f"adds {added:.2f} ms at p50"
-        ),
-        figure(f"whole reply, {where}", "ms", through.total, direct.total),
+        compared.figure(f"first byte, {where}", lambda t: t.first_byte),
+        compared.added(f"  added, {where}", note),
         Figure(
             f"requests, {where}",
             "1/s",
-            count / through.elapsed_s,
-            direct_p50=len(direct.total) / direct.elapsed_s,
-            note="mean of the run, each connection asking again at once; client and engine share the CPUs",
+            _rate(compared.gateway),
+            direct_p50=_rate(compared.direct),
+            nginx_p50=_rate(compared.nginx),
+            note=CLOSED,
         ),
-        Figure(
-            f"CPU per request, {where}",
-            "ms",
-            cpu_s / count * 1000 if pid is not None else None,
-            note="of the gateway's process, mean" if pid is not None else "read from /proc, so on Linux only",
-        ),
+        compared.cpu_ms(f"CPU per request, {where}", note=CPU),
+        figure(f"loop lag, {where}", "ms", lag, note=LAG),
     ]
 
 
-def _add(times: Times, more: Times) -> None:
-    times.first_byte += more.first_byte
-    times.total += more.total
-    times.elapsed_s += more.elapsed_s
+def _open(stage: Parties) -> list[Figure]:
+    data = {party.port: request(party.port) for party in stage.all()}
+    compared = compare(stage, lambda p: open_loop(p.port, RATE, SECONDS, data[p.port]))
+    where = f"{RATE:g} a second"
+    return [
+        compared.figure(f"first byte, {where}", lambda t: t.first_byte),
+        compared.added(f"  added, {where}", BUDGET),
+        compared.cpu_ms(f"CPU per request, {where}", note=CPU),
+    ]
 
 
-# -- /proc -------------------------------------------------------------------------------------
+def _chunks(stage: Parties) -> Figure:
+    """Long streams, a chunk per write of the engine. What the request itself costs is lost in it."""
+    data = {party.port: request(party.port, 1024, f"?chunks={CHUNKS}&gap_ms=1") for party in stage.all()}
+    compared = compare(stage, lambda p: closed_loop(p.port, STREAMS, STREAMS, data[p.port]), blocks=2)
+    note = f"{STREAMS} streams of {CHUNKS} chunks, one each ms at most"
+    return compared.cpu_ms("CPU per streamed chunk", CHUNKS, note)
 
 
-def command_pid(child: Child) -> int | None:
-    """The process that the leash holds; None where there is no /proc."""
-    try:
-        return int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
-    except (OSError, IndexError):
-        return None
+def compare(stage: Parties, load: Load, blocks: int = BLOCKS) -> Compared:
+    """Everybody's turn `blocks` times, after one to warm up."""
+    compared = Compared()
+    turns = [(stage.engine, compared.direct), (stage.gateway, compared.gateway)]
+    if stage.nginx is not None:
+        turns.insert(1, (stage.nginx, compared.nginx))
+    asyncio.run(_one(load, stage.gateway))
+    for _ in range(blocks):
+        for party, times in turns:
+            before = party.cpu_s() or 0.0
+            more = asyncio.run(_one(load, party))
+            more.cpu_s = (party.cpu_s() or 0.0) - before
+            times.add(more)
+    return compared
 
 
-def cpu_seconds(pid: int | None) -> float:
-    """User and system time so far; 0 where there is no /proc."""
-    if pid is None:
-        return 0.0
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+async def _one(load: Load, party: Party) -> Times:
+    return await load(party)
 
 
-def resident_mib(pid: int | None) -> float | None:
-    if pid is None:
-        return None
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return None
+def _rate(times: Times) -> float | None:
+    return len(times.total) / times.elapsed_s if times.total else None

@@ -1,6 +1,9 @@
-"""An engine that costs next to nothing: it lists one model and streams the same 22 chunks to everybody.
+"""An engine that costs next to nothing: it lists one model and streams the same chunks to everybody.
 
     python -m benchmarks.standin PORT
+
+A request may ask for another stream than the usual one: `?chunks=1000&gap_ms=250` is a thousand chunks, each
+a quarter of a second after the one before.
 
 A process of its own, so that its time is nobody else's. Not a double of any engine: it is as quick as
 asyncio allows, so that what is measured is the gateway.
@@ -17,6 +20,7 @@ CHUNKS = 22
 GAP_S = 0.005
 """Between the first chunk and the rest. No engine sends two tokens in one instant; without the gap a
 gateway would meet the whole reply at once, and its time to the first byte would be its time to the last."""
+LONGEST_HEAD = 64 * 1024
 
 
 def event(delta: dict[str, str], finish: str | None = None) -> bytes:
@@ -35,12 +39,10 @@ def chunked(data: bytes) -> bytes:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-STREAM = [
-    chunked(event({"role": "assistant", "content": ""})),
-    *(chunked(event({"content": f" word{n}"})) for n in range(CHUNKS - 3)),
-    chunked(event({}, "stop")),
-    chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n",
-]
+FIRST = chunked(event({"role": "assistant", "content": ""}))
+WORD = chunked(event({"content": " word"}))
+LAST = chunked(event({}, "stop"))
+DONE = chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 def plain(status: str, body: bytes) -> bytes:
@@ -59,34 +61,53 @@ class Engine(asyncio.Protocol):
     """HTTP/1.1 with Content-Length bodies, keep-alive, one request at a time: what our clients send."""
 
     def __init__(self) -> None:
-        self._waiting = b""
+        self._head = b""
+        self._owed = 0  # bytes of a body that are still to come
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._waiting += data
-        while (end := self._waiting.find(b"\r\n\r\n")) >= 0:
-            head = self._waiting[:end]
-            whole = end + 4 + content_length(head)
-            if len(self._waiting) < whole:
+        """Bodies are counted and dropped: a long one must cost no more than reading it."""
+        if not self._owed:
+            data = self._head + data
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._head = data[:LONGEST_HEAD]
                 return
-            self._waiting = self._waiting[whole:]
+            self._head, data = data[:end], data[end + 4 :]
+            self._owed = content_length(self._head)
+        self._owed -= len(data)
+        if not self._owed:
+            head, self._head = self._head, b""
             self._answer(head)
 
     def _answer(self, head: bytes) -> None:
-        if head.startswith(b"POST /v1/chat/completions "):
-            self._transport.write(HEAD + STREAM[0])
-            asyncio.get_running_loop().call_later(GAP_S, self._stream, 1)
+        method, target, _ = head.split(b" ", 2)
+        path, _, query = target.partition(b"?")
+        if (method, path) == (b"POST", b"/v1/chat/completions"):
+            asked = dict(pair.split(b"=") for pair in query.split(b"&") if pair)
+            chunks, gap_ms = int(asked.get(b"chunks", CHUNKS)), int(asked.get(b"gap_ms", 0))
+            self._transport.write(HEAD + FIRST)
+            self._later(gap_ms / 1000 or GAP_S, chunks - 1, gap_ms / 1000)
         else:
-            self._transport.write(MODELS if head.startswith(b"GET /v1/models ") else NOT_FOUND)
+            self._transport.write(MODELS if (method, path) == (b"GET", b"/v1/models") else NOT_FOUND)
 
-    def _stream(self, at: int) -> None:
+    def _later(self, wait_s: float, left: int, gap_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if wait_s:
+            loop.call_later(wait_s, self._stream, left, gap_s)
+        else:
+            loop.call_soon(self._stream, left, gap_s)
+
+    def _stream(self, left: int, gap_s: float) -> None:
         """One chunk a turn of the loop, so that each is a write of its own as with a real engine."""
-        self._transport.write(STREAM[at])
-        if at + 1 < len(STREAM):
-            asyncio.get_running_loop().call_soon(self._stream, at + 1)
+        if self._transport.is_closing():
+            return
+        self._transport.write(WORD if left > 2 else LAST if left == 2 else DONE)
+        if left > 1:
+            self._later(gap_s, left - 1, gap_s)
 
 
 def content_length(head: bytes) -> int:

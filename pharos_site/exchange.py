@@ -178,7 +178,8 @@ class Exchange(http.Request):
         self.code, lines = status, []
         close, name_us = self.server.draining, bool(self.server.server_name)
         for name, value in headers:
-            if len(name.translate(None, BREAKS)) + len(value.translate(None, BREAKS)) != len(name + value):
+            line = name + b": " + value
+            if len(line.translate(None, BREAKS)) != len(line):
                 raise ValueError(f"the reply's header {name!r} holds a line break")
             match name.lower():
                 case b"content-length":
@@ -190,7 +191,7 @@ class Exchange(http.Request):
                     continue
                 case b"server":
                     name_us = False
-            lines.append(name + b": " + value)
+            lines.append(line)
         self._started = True
         self._bodyless = self.method == b"HEAD" or status in http.NO_BODY_CODES or status < 200
         if self._left is None and not self._bodyless:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -14,7 +15,7 @@ from gateway.config import Limits
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.target import Target
-from gateway.proxy import aggregates, serving
+from gateway.proxy import aggregates, serving, slices
 from gateway.proxy.answer import Answer, ClientGone, read_body, until_gone
 from gateway.proxy.apis import ANTHROPIC
 from gateway.proxy.ask import understand
@@ -87,7 +88,8 @@ class Consumer:
     ) -> None:
         headers = scope["headers"]
         done.key = self.gate.key(headers).name
-        ask = understand(await read_body(receive, self.limits.body), route, headers)
+        body = await read_body(receive, self.limits.body)
+        ask = understand(body, route, headers, await _decoded_if_large(body))
         done.model, done.streamed = ask.model, ask.stream
         ask, admission = self.gate.enter(ask, headers)
         answer.standing = admission.standing.headers()
@@ -146,6 +148,20 @@ class Consumer:
                 raise serving.no_such_model(self.fleet, None, names[0], sees)
             name = names[0]  # Ollama's other name of it, and the one that was asked for
         return (aggregates.anthropic_model if anthropic else aggregates.openai_model)(name)
+
+
+async def _decoded_if_large(body: bytes) -> Mapping[str, bytes] | None:
+    """A large body, decoded a step at a time; None for what is decoded in one go."""
+    if len(body) <= slices.AT_ONCE:
+        return None
+    steps = slices.read(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            fields: Mapping[str, bytes] | None = done.value
+            return fields
+        await asyncio.sleep(0)
 
 
 def _names(scope: Scope) -> list[str]:

@@ -61,7 +61,10 @@ def _end_to_end(headers: Iterable[Header], dropped: frozenset[bytes]) -> list[He
 
 
 def value(headers: Iterable[Header], name: bytes) -> bytes | None:
-    return next((v for k, v in headers if k.lower() == name), None)
+    for k, v in headers:
+        if k.lower() == name:
+            return v
+    return None
 
 
 def text(words: str) -> bytes:

@@ -21,6 +21,14 @@ CONNECT_S = 5.0
 KEEPALIVE_S = 4.0
 """llama.cpp, vLLM and SGLang close an idle connection after 5 s, so ours go first."""
 
+PIECE = 256 * 1024
+"""A body goes out in pieces of so many bytes. Given 20 MiB at once, aiohttp and asyncio copy them twice and
+hold the loop for 10 ms (aiohttp 3.14, Python 3.11)."""
+
+URLS = 64
+"""Kept parsed for each backend: httpx takes 0.1 ms to parse one, and there are as many as routes, with few
+exceptions."""
+
 
 class Fault(StrEnum):
     """How an engine failed a request."""
@@ -80,7 +88,8 @@ class Upstream:
     """
 
     def __init__(self, base: str, first_byte_s: float, idle_s: float) -> None:
-        self._base, self._first_byte_s, self._idle_s = base, first_byte_s, idle_s
+        self._first_byte_s, self._idle_s = first_byte_s, idle_s
+        self._url = functools.lru_cache(URLS)(lambda path: httpx.URL(base + path))
         self._pooled, self._single = _connections(reuse=True), _connections(reuse=False)
 
     async def send(
@@ -115,8 +124,13 @@ class Upstream:
         reused: list[bool],
     ) -> Reply:  # fmt: skip
         timeout = {"connect": CONNECT_S}
-        url = self._base + path
-        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
+        url = self._url(path)
+        content: bytes | AsyncIterator[bytes] = body
+        if len(body) > PIECE:
+            headers, content = [*headers, (b"content-length", b"%d" % len(body))], _in_pieces(body)
+        request = httpx.Request(
+            method, url, headers=headers, content=content, extensions={"timeout": timeout}
+        )
         token = _reused.set(reused)
         try:
             async with asyncio.timeout(self._first_byte_s):
@@ -139,6 +153,11 @@ class Upstream:
     async def close(self) -> None:
         await self._pooled.aclose()
         await self._single.aclose()
+
+
+async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), PIECE):
+        yield body[at : at + PIECE]
 
 
 def _connections(*, reuse: bool) -> AiohttpTransport:

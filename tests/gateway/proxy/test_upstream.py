@@ -71,6 +71,40 @@ async def test_a_request_that_kills_a_fresh_connection_is_not_sent_again() -> No
     assert len(s.requests) == 1
 
 
+LARGE = bytes(range(256)) * 16 * 1024  # 4 MiB
+
+
+async def test_a_large_body_arrives_whole_and_with_its_length() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.plain(b"ok")
+
+    async with stub(engine) as s:
+        upstream = Upstream(s.url, 5, 5)
+        async with await upstream.send("/v1/x", JSON, LARGE):
+            pass
+        await upstream.close()
+    [request] = s.requests
+    assert request.body == LARGE
+    assert request.header("content-length") == [str(len(LARGE))]
+    assert request.header("transfer-encoding") == []
+
+
+async def test_a_large_body_is_sent_again_whole_after_the_race_with_a_closing_connection() -> None:
+    async def engine(request: Request, peer: Peer) -> None:
+        if request.connection == 1 and len(s.requests) > 1:
+            peer.reset()
+        else:
+            await peer.plain(b"ok")
+
+    async with stub(engine) as s:
+        upstream = Upstream(s.url, 5, 5)
+        await ask(upstream)
+        async with await upstream.send("/v1/x", JSON, LARGE):
+            pass
+        await upstream.close()
+    assert [(r.connection, r.body == LARGE) for r in s.requests] == [(1, False), (1, True), (2, True)]
+
+
 async def test_nobody_listening_is_refused() -> None:
     async with stub(lambda _r, p: p.plain(b"")) as s:
         pass
