@@ -45,7 +45,7 @@ def to_engine(headers: Iterable[Header], api_key: str | None) -> list[Header]:
 
 
 def to_client(headers: Iterable[Header]) -> list[Header]:
-    """What a client gets of an engine's headers. Length stays: the body is passed on unchanged.
+    """What a client gets of an engine's headers. Length stays: who changes the body drops it.
 
     `x-pharos-` is ours to say: an engine, or another Pharos behind this one, does not answer for it. The
     limits of the key that Pharos has at an engine are not those of the client's key.

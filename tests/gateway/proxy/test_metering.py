@@ -77,6 +77,11 @@ async def test_a_client_that_declined_sees_none_and_is_counted() -> None:
     assert tokens(done) == (7, 0, 4)
 
 
+async def test_what_was_held_back_is_handed_over_when_the_stream_ends_without_the_rest() -> None:
+    client, _ = await asked(streaming(TOKEN, FINISH, USAGE[:20]), STREAM)
+    assert (client.body, client.ended) == (TOKEN + FINISH + USAGE[:20], True)
+
+
 async def test_an_engine_that_reports_nothing_leaves_it_unknown() -> None:
     client, done = await asked(streaming(TOKEN, FINISH, DONE), STREAM)
     assert client.body == TOKEN + FINISH + DONE
