@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from gateway.accounts.keys import digest_of
 from gateway.config import BackendConfig, Config, Digest, Drain, FoundBackend, KeyConfig, Seconds, UsageConfig
 from gateway.fleet.stats import Stats
