@@ -25,7 +25,7 @@ from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.headers import value
 from gateway.proxy.refusals import Refusal
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import Upstream, tls
 from gateway.routing.policy import POLICIES
 from gateway.routing.scheduler import Scheduler
 

@@ -47,12 +47,14 @@ class Tap:
             self._partial += rest
 
     def end(self) -> None:
-        """The bytes are over. What lacks only its last line end is still whole."""
+        """The bytes are over. What lacks only its last line end is still whole, but nothing may follow it."""
+        whole = self.on_boundary
         if self._partial:
             self._line(self._partial)
             self._partial = b""
         if self._data:
             self._sse_line(b"")
+        self._open = not whole
 
     def _json_line(self, line: bytes) -> None:
         if line.strip():
