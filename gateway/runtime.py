@@ -77,7 +77,9 @@ class Gateway:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
+        self._scraping = httpx.AsyncClient(
+            trust_env=False, verify=tls(), limits=httpx.Limits(keepalive_expiry=4)
+        )
         self.set_backends(self.config.backends)
         self._spawn(self._first_rounds())
         self._spawn(self._turns())

@@ -198,10 +198,11 @@ async def test_with_all_engines_down_each_api_is_told_when_to_come_back(api: Api
 async def test_what_one_engine_will_not_do_another_does(api: Api, stream: bool, fault: Fault) -> None:
     async with scene(fast("ollama"), fast("ollama")) as s:
         s.doubles[0].faults.add(fault)
-        clients = [await asked(s, api, stream=stream) for _ in range(2)]
+        clients = [await asked(s, api, stream=stream)]
+        while not any(r.path == api.path for r in s.doubles[0].requests):
+            clients.append(await asked(s, api, stream=stream))
         await s.at_rest()
-    assert [(c.status, c.ended, c.cut) for c in clients] == [(200, True, False)] * 2
-    assert s.doubles[0].faults.take() is None, "the faulty one was never asked"
+    assert {(c.status, c.ended, c.cut) for c in clients} == {(200, True, False)}
 
 
 @EACH_API
@@ -238,13 +239,14 @@ async def test_streams_and_plain_requests_in_turn_from_a_llamacpp_that_closes_af
     assert {(c.status, c.ended, c.cut) for c in seen} == {(200, True, False)}
 
 
+@pytest.mark.slow
 async def test_no_request_is_lost_to_an_idle_connection_that_its_engine_just_closes() -> None:
-    double = Double("vllm", speed=20_000, idle_close_s=0.02)
+    double = Double("vllm", speed=20_000, idle_close_s=0.2)
     async with scene(double) as s:
-        for i in range(40):
+        for i in range(60):
             client = await asked(s, CHAT, stream=bool(i % 2))
             assert (client.status, client.ended) == (200, True)
-            await asyncio.sleep(0.019 + 0.0002 * (i % 10))
+            await asyncio.sleep(0.198 + 0.0004 * (i % 10))
         await s.at_rest()
 
 
