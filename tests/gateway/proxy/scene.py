@@ -183,17 +183,27 @@ LONG = Seconds(30)
 
 @asynccontextmanager
 async def scene(
-    *doubles: Double, first_byte_s: float = LONG, idle_s: float = LONG, wait_comment_s: float = 10, **more: Any
-) -> AsyncIterator[Scene]:
-    """A gateway that has had its first round of each of them. Ends with the doubles."""
-    limits = Limits(first_byte=Seconds(first_byte_s), idle=Seconds(idle_s), wait_comment=Seconds(wait_comment_s))
+    *doubles: Double, urls: Sequence[str] = (), capacity: int | None = None, first_byte_s: float = LONG,
+    idle_s: float = LONG, wait_comment_s: float = 10, queue: int = 1000, **more: Any,
+) -> AsyncIterator[Scene]:  # fmt: skip
+    """A gateway that has had its first round of each of them, and of others at `urls`. Ends with the doubles.
+
+    `capacity`: requests at a time, where an engine does not say.
+    """
+    limits = Limits(
+        first_byte=Seconds(first_byte_s),
+        idle=Seconds(idle_s),
+        wait_comment=Seconds(wait_comment_s),
+        queue=queue,
+    )
     kept, root = _Kept(), logging.getLogger()
     root.addHandler(kept)
     async with AsyncExitStack() as stack:
         stack.callback(root.removeHandler, kept)
         for double in doubles:
             await stack.enter_async_context(running(double))
-        backends = [BackendConfig(url=d.url, kind=_kind(d)) for d in doubles]
+        backends = [BackendConfig(url=d.url, kind=_kind(d), capacity=capacity) for d in doubles]
+        backends += [BackendConfig(url=url, capacity=capacity) for url in urls]
         gateway = Gateway(Config(backends=backends, limits=limits, **more))
         await gateway.start()
         stack.push_async_callback(gateway.stop)
