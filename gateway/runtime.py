@@ -40,6 +40,7 @@ ITSELF = Refusal(508, "loop", "This address is the Pharos that asks: a backend m
 FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
 TURN_S = 0.5
+UNASKED = "it has not answered yet"
 
 
 class Gateway:
@@ -187,7 +188,7 @@ class Gateway:
         state = "draining" if self.draining else "ok" if self.ready else "starting"
         body: Mapping[str, object] = {
             "status": state,
-            "backends": {b.url: b.error or "up" for b in self._shown()},
+            "backends": {b.url: b.error or ("up" if b.up else UNASKED) for b in self._shown()},
         }
         await Answer(scope, send, "health", OPENAI).whole(
             200 if state == "ok" else 503, json.dumps(body).encode()

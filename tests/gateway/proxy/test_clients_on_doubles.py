@@ -26,8 +26,8 @@ ADDED = {b"x-request-id", b"request-id", b"x-accel-buffering", b"x-pharos-backen
 
 def twin(kind: str, *, embeds: bool = False) -> Double:
     """Two of them say the same to the same requests: nothing takes any time, and the clock stands still."""
-    names = [f"{n}:latest" for n in NAMES] if kind == "ollama" else NAMES
-    names: Sequence[str] = names[embeds : embeds + 1] if kind == "llamacpp" else names  # it lists one model
+    names: Sequence[str] = [f"{n}:latest" for n in NAMES] if kind == "ollama" else NAMES
+    names = names[embeds : embeds + 1] if kind == "llamacpp" else names  # it lists one model
     timeless = replace(
         PHYSICS[kind], prefill_s_per_token=0.0, decode_s_per_token=0.0, load_s=0.0, unload_s=0.0,
         slots=2, cache_tokens=1_000_000, max_loaded=len(NAMES),
