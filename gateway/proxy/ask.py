@@ -49,7 +49,10 @@ def encode(fields: Mapping[str, bytes]) -> bytes:
 
 
 def understand(body: bytes, route: Route = CHAT, headers: Sequence[Header] = ()) -> Ask:
-    """Raises Refusal (400) for what is not a JSON object with a model name."""
+    """Raises Refusal: 400 for what is not a JSON object with a model name, 415 for what is compressed."""
+    encoding = (value(headers, b"content-encoding") or b"").strip().lower()
+    if encoding not in (b"", b"identity"):  # no engine reads it either
+        raise Refusal(415, "encoded_body", "Send the body as plain JSON, without Content-Encoding.")
     fields = decode(body)
     checked = {*CHECKED, *route.named_by}
     for name in fields:
@@ -165,7 +168,9 @@ def decode(body: bytes) -> dict[str, bytes]:
     except msgspec.ValidationError as e:
         raise _bad(f"The body must be a JSON object: {e}.") from None
     except RecursionError:
-        raise _bad("The body is nested too deeply.") from None
+        raise _bad(
+            "The body is nested too deeply to be read: send fewer lists and objects in each other."
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         # Lone surrogates and NaN are the engine's business, and msgspec refuses them.
         fields, names = _decode_leniently(body, str(e))
@@ -198,7 +203,9 @@ def _decode_leniently(body: bytes, reason: str) -> tuple[dict[str, bytes], list[
         if _blank(text, _expect(text, at, "}")) != len(text):
             raise ValueError("bytes after the object")
     except RecursionError:
-        raise _bad("The body is nested too deeply.") from None
+        raise _bad(
+            "The body is nested too deeply to be read: send fewer lists and objects in each other."
+        ) from None
     except (ValueError, StopIteration, IndexError):
         raise _bad(f"The body is not JSON: {reason}.") from None
     return fields, names

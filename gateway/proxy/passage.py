@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from engines import fetch
 from engines import routes as engine_routes
@@ -37,6 +38,10 @@ ERROR_BYTES = 64 * 1024  # of an engine's error that are looked at
 
 BACK_PRESSURE_OR_FAILED = frozenset({429, *range(500, 600)}) - {501}
 """Answers before any work: another engine may do better. 501 says that the engine lacks the ability."""
+
+
+PRINTABLE = "".join(map(chr, range(33, 127)))
+"""What a query is passed on with as it came; the rest is escaped, for no URL may hold it."""
 
 
 class _Elsewhere(Exception):
@@ -176,7 +181,7 @@ class Passage:
             await self._pass(reply, head, pieces, lease)
 
     def _looks_odd(self, reply: Reply) -> bool:
-        """A success that may be none: JSON where a stream has begun, a page, or LM Studio's "no such route"."""
+        """A success that may be none: a page, JSON where a stream has begun, LM Studio's "no such route"."""
         if _is_page(reply):
             return True
         if self.commented:
@@ -328,7 +333,7 @@ class Passage:
 
 def _target(scope: Scope) -> str:
     query = scope.get("query_string", b"")
-    return str(scope["path"]) + ("?" + query.decode("latin-1") if query else "")
+    return str(scope["path"]) + ("?" + quote(query, safe=PRINTABLE) if query else "")
 
 
 def _content_type(reply: Reply) -> str:
