@@ -31,7 +31,7 @@ from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
 from gateway.proxy.headers import value
 from gateway.proxy.refusals import Refusal
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import Upstream, tls
 from gateway.routing.policy import POLICIES
 from gateway.routing.scheduler import Scheduler
 
@@ -46,6 +46,7 @@ ITSELF = Refusal(508, "loop", "This address is the Pharos that asks: a backend m
 FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
 TURN_S = 0.5
+UNASKED = "it has not answered yet"
 
 LIVE = frozenset({"backends", "keys", "drain"})
 """Settings whose edits are used at once. The others are built into parts that run for the process's life."""
@@ -99,7 +100,9 @@ class Gateway:
 
     async def start(self) -> None:
         self._warn_if_open()
-        self._scraping = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(keepalive_expiry=4))
+        self._scraping = httpx.AsyncClient(
+            trust_env=False, verify=tls(), limits=httpx.Limits(keepalive_expiry=4)
+        )
         self.set_backends(self.config.backends)
         self._spawn(self._first_rounds())
         self._spawn(self._turns())
@@ -229,7 +232,7 @@ class Gateway:
         state = "draining" if self.draining else "ok" if self.ready else "starting"
         body: Mapping[str, object] = {
             "status": state,
-            "backends": {b.url: b.error or "up" for b in self._shown()},
+            "backends": {b.url: b.error or ("up" if b.up else UNASKED) for b in self._shown()},
         }
         await Answer(scope, send, "health", OPENAI).whole(
             200 if state == "ok" else 503, json.dumps(body).encode()

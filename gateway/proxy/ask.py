@@ -73,8 +73,13 @@ def understand(
     headers: Sequence[Header] = (),
     fields: Mapping[str, bytes] | None = None,
 ) -> Ask:
-    """`fields`: the decoded body, where that was done already. Raises Refusal (400) for what is not a JSON
-    object with a model name."""
+    """`fields`: the decoded body, where that was done already.
+
+    Raises Refusal: 400 for what is not a JSON object with a model name, 415 for what is compressed.
+    """
+    encoding = (value(headers, b"content-encoding") or b"").strip().lower()
+    if encoding not in (b"", b"identity"):  # no engine reads it either
+        raise Refusal(415, "encoded_body", "Send the body as plain JSON, without Content-Encoding.")
     fields = decode(body) if fields is None else fields
     checked = {*CHECKED, *route.named_by}
     for name in fields:
@@ -254,7 +259,9 @@ def decode(body: bytes) -> dict[str, bytes]:
     except msgspec.ValidationError as e:
         raise _bad(f"The body must be a JSON object: {e}.") from None
     except RecursionError:
-        raise _bad("The body is nested too deeply.") from None
+        raise _bad(
+            "The body is nested too deeply to be read: send fewer lists and objects in each other."
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         # Lone surrogates and NaN are the engine's business, and msgspec refuses them.
         fields, names = _decode_leniently(body, str(e))
@@ -287,7 +294,9 @@ def _decode_leniently(body: bytes, reason: str) -> tuple[dict[str, bytes], list[
         if _blank(text, _expect(text, at, "}")) != len(text):
             raise ValueError("bytes after the object")
     except RecursionError:
-        raise _bad("The body is nested too deeply.") from None
+        raise _bad(
+            "The body is nested too deeply to be read: send fewer lists and objects in each other."
+        ) from None
     except (ValueError, StopIteration, IndexError):
         raise _bad(f"The body is not JSON: {reason}.") from None
     return fields, names

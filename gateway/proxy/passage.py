@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from engines import fetch
 from engines import routes as engine_routes
@@ -38,6 +39,10 @@ ERROR_BYTES = 64 * 1024  # of an engine's error that are looked at
 
 BACK_PRESSURE_OR_FAILED = frozenset({429, *range(500, 600)}) - {501}
 """Answers before any work: another engine may do better. 501 says that the engine lacks the ability."""
+
+
+PRINTABLE = "".join(map(chr, range(33, 127)))
+"""What a query is passed on with as it came; the rest is escaped, for no URL may hold it."""
 
 
 class _Elsewhere(Exception):
@@ -177,7 +182,9 @@ class Passage:
             await self._pass(reply, head, pieces, lease)
 
     def _looks_odd(self, reply: Reply) -> bool:
-        """A success that may be none: JSON where a stream has begun, or LM Studio's "no such route"."""
+        """A success that may be none: a page, JSON where a stream has begun, LM Studio's "no such route"."""
+        if _is_page(reply):
+            return True
         if self.commented:
             return _content_type(reply) != Framing.SSE
         return self.ask.route.optional and _is_json(reply) and (_length(reply) or ERROR_BYTES) < 1024
@@ -185,7 +192,8 @@ class Passage:
     def _judge(self, reply: Reply, body: bytes, lease: Lease[Target]) -> None:
         """Raises _Elsewhere, or Refusal for what no client should get as it is."""
         backend = lease.target.backend
-        if self.ask.route.optional and reply.status in (200, 404, 405, 501):
+        lacks = self.ask.route.optional and reply.status in (200, 404, 405, 501)
+        if lacks and not _is_page(reply):
             said = fetch.Answer(reply.status, body, {"content-type": _content_type(reply)})
             if engine_routes.served(said) is False:
                 log.info("backend %s has no %s: trying another", backend.url, self.ask.route.path)
@@ -194,12 +202,13 @@ class Passage:
         if reply.status == 401:
             message = f"The engine at {backend.url} does not accept the key that Pharos has for it (api_key)."
             raise Refusal(502, "engine_refused_key", message)
-        if reply.status in BACK_PRESSURE_OR_FAILED and self._another():
+        failed = reply.status in BACK_PRESSURE_OR_FAILED or _is_page(reply)
+        if failed and self._another():
             self.failed += 1
             self.held = _Held(reply, body, lease)
             log.info("backend %s answered %d: trying another", backend.url, reply.status)
             raise _Elsewhere
-        if self.commented or (reply.status >= 400 and not _is_json(reply)):
+        if self.commented or _is_page(reply) or (reply.status >= 400 and not _is_json(reply)):
             raise _in_words(reply, body, backend)
 
     async def _pass(
@@ -214,7 +223,9 @@ class Passage:
                 if not self.answer.started or self.commented:
                     await self._start(reply, lease)
                 await self._write(piece)
-            if not self.answer.started or self.commented:
+            if not self.answer.started or self.commented:  # no byte came
+                if reply.status == 200:
+                    raise EngineFault(Fault.UNFINISHED, "its reply was empty")
                 await self._start(reply, lease)
             await self._finish()
         finally:  # a reply that breaks, or whose client leaves, has told something too
@@ -254,7 +265,7 @@ class Passage:
         return [(b"x-pharos-backend", text(url)), (b"x-pharos-reason", text(reason))]
 
     async def _finish(self) -> None:
-        """A body that ended without its generation ending is a death, however clean it looks on the wire.
+        """A body that ended without its generation ending is a failure, however clean it looks on the wire.
 
         mlx-lm's HTTP/1.0 streams, llama-swap and Ollama with a killed runner end like that, and most
         clients would take the part for the whole.
@@ -263,7 +274,7 @@ class Passage:
             if rest := self.tap.end():
                 await self.answer.write(rest)
             if not self.tap.finished:
-                raise EngineFault(Fault.DIED, "its stream ended before the generation did")
+                raise EngineFault(Fault.UNFINISHED, "its stream ended before the generation did")
 
     # -- a wait --------------------------------------------------------------------------------
 
@@ -297,8 +308,11 @@ class Passage:
         return Refusal(502, "engine_failed", f"The engine at {self.tried[-1].url} failed: {e}.")
 
     def _blame(self, backend: Backend, e: EngineFault) -> None:
-        """A refusal or a death puts the backend aside until it answers a round. Silence does not."""
-        if e.fault is not Fault.STALLED:
+        """A refusal or a death puts the backend aside until it answers a round.
+
+        Silence does not, nor does a reply without its end: SGLang 0.5.9 so answers a prompt that is too long.
+        """
+        if e.fault in (Fault.REFUSED, Fault.DIED):
             log.warning("backend %s is put aside: %s", backend.url, e)
             backend.lost(str(e))
 
@@ -330,7 +344,7 @@ class Passage:
 
 def _target(scope: Scope) -> str:
     query = scope.get("query_string", b"")
-    return str(scope["path"]) + ("?" + query.decode("latin-1") if query else "")
+    return str(scope["path"]) + ("?" + quote(query, safe=PRINTABLE) if query else "")
 
 
 def _content_type(reply: Reply) -> str:
@@ -339,6 +353,11 @@ def _content_type(reply: Reply) -> str:
 
 def _is_json(reply: Reply) -> bool:
     return _content_type(reply) in ("application/json", "application/problem+json")
+
+
+def _is_page(reply: Reply) -> bool:
+    """A success of something else than an engine: a proxy's sign-in, or a web server on the engine's port."""
+    return reply.status < 400 and _content_type(reply) in ("text/html", "application/xhtml+xml")
 
 
 def _length(reply: Reply) -> int | None:
@@ -379,7 +398,8 @@ def _in_words(reply: Reply, body: bytes, backend: Backend) -> Refusal:
     """What an engine answered, as an error of ours: clients parse what they get as JSON, or as a stream."""
     said = engine_routes.complaint(body) or re.sub(r"<[^>]*>", " ", body[:4096].decode("utf-8", "replace"))
     words = " ".join(said.split())[:200]
-    message = f"The engine at {backend.url} answered {reply.status}: {words or 'nothing'}"
+    page = " with a web page" if _is_page(reply) else ""
+    message = f"The engine at {backend.url} answered {reply.status}{page}: {words or 'nothing'}"
     status = reply.status if reply.status >= 400 else 502
     after = int(_whole_seconds(value(reply.headers, b"retry-after")))
     return Refusal(status, "engine_error", message, after)

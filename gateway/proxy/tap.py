@@ -185,13 +185,16 @@ class Stream(Tap):
         return piece
 
     def end(self) -> bytes:
-        """What lacks only its last line end is still whole."""
+        """What lacks only its last line end is still whole, but nothing may follow it."""
+        whole = self.on_boundary
         if self._partial:
             self._complete(b"")
         if self._data:
             self._sse_line(b"")
         held, self._held = self._held, b""
-        return b"" if self._extra else held
+        passed = b"" if self._extra else held
+        self._open = not whole or bool(passed)
+        return passed
 
     # -- lines and events ----------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Fault(StrEnum):
     REFUSED = "refused"  # no connection: nothing was sent
     DIED = "died"  # the connection ended before the reply did
     STALLED = "stalled"  # silent for longer than the limit
+    UNFINISHED = "unfinished"  # the reply ended properly, and without what it was to bring
 
 
 class EngineFault(Exception):
@@ -166,9 +167,9 @@ def _connections(*, reuse: bool) -> AiohttpTransport:
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_on_reuse)
         connector = (
-            aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=KEEPALIVE_S)
+            aiohttp.TCPConnector(limit=0, ssl=tls(), keepalive_timeout=KEEPALIVE_S)
             if reuse
-            else aiohttp.TCPConnector(limit=0, ssl=_tls(), force_close=True)
+            else aiohttp.TCPConnector(limit=0, ssl=tls(), force_close=True)
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -178,12 +179,12 @@ def _connections(*, reuse: bool) -> AiohttpTransport:
             auto_decompress=False,
         )
 
-    return AiohttpTransport(verify=_tls(), client=session)
+    return AiohttpTransport(verify=tls(), client=session)
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
-    """One for all pools: reading the certificates takes tens of milliseconds."""
+def tls() -> ssl.SSLContext:
+    """One for all connections to engines: reading the certificates takes tens of milliseconds."""
     return httpx.create_ssl_context(trust_env=False)
 
 

@@ -323,6 +323,13 @@ def test_any_split_tells_the_same(data: st.DataObject) -> None:
     assert (whole.finished, whole.on_boundary) == (split.finished, split.on_boundary)
 
 
+@pytest.mark.parametrize("half", [b'data: {"half', b"data: {}\n", b"event: x\n"])
+def test_the_end_of_the_bytes_puts_nothing_between_two_events(half: bytes) -> None:
+    tap = watch([half])
+    tap.end()
+    assert not tap.on_boundary
+
+
 # -- bytes of any kind -------------------------------------------------------------------------
 
 WORDS = [
