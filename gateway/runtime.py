@@ -22,17 +22,19 @@ from gateway.asgi import Receive, Scope, Send
 from gateway.config import BackendConfig, Config, Limits, config_path, load
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.stats import Sample
 from gateway.fleet.target import Target
 from gateway.fleet.watch import Watch
 from gateway.live_config import LiveConfig
 from gateway.proxy.answer import Answer
 from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
+from gateway.proxy.decisions import stage_of
+from gateway.proxy.feedback import sample_of, ttft_s
 from gateway.proxy.headers import value
 from gateway.proxy.refusals import Refusal
 from gateway.proxy.upstream import Upstream, tls
 from gateway.routing.policy import POLICIES
+from gateway.routing.prefix import PrefixIndex
 from gateway.routing.scheduler import Scheduler
 
 log = logging.getLogger("pharos")
@@ -74,6 +76,7 @@ class Gateway:
             config.keys, now=now, wall=wall, zone=zone_of(config.usage.timezone, settings.HOST_TZ),
             retention_days=config.usage.retention_days,
         )  # fmt: skip
+        self.index = PrefixIndex()
         self.instance = secrets.token_hex(8)
         self.draining = self.ready = False
         self.in_flight = 0
@@ -85,7 +88,7 @@ class Gateway:
         self._scraping: httpx.AsyncClient | None = None
         self.consumer = Consumer(
             self.fleet, self.scheduler, self._pools, config.limits, self._done, now,
-            show_backend=config.show_backend, accounts=self.accounts,
+            show_backend=config.show_backend, accounts=self.accounts, index=self.index, wall=wall,
         )  # fmt: skip
 
     @property
@@ -189,6 +192,7 @@ class Gateway:
     async def drained(self) -> None:
         """Returns when the last request has ended after the grace, or the drain timeout has passed."""
         await self.grace_over()
+        self.scheduler.close()
         try:
             async with asyncio.timeout(self.config.drain.timeout):
                 while self.in_flight:
@@ -250,19 +254,21 @@ class Gateway:
         _log_done(done)
 
 
-def sample_of(done: Done) -> Sample | None:
-    """What the request teaches of its target's speed. None: nothing, it got no whole answer."""
-    if done.target is None or done.granted_s is None or done.status != 200 or done.outcome != "ok":
-        return None
-    return Sample(streamed=done.streamed, cold=done.cold, total_s=done.total_s - done.granted_s)
-
-
 def _log_done(done: Done) -> None:
+    if not requests_log.isEnabledFor(logging.DEBUG):
+        return
+    decided = " ".join(f"{stage_of(d)}={d}" for d in done.decisions)
     requests_log.debug(
-        "id=%s %s %r model=%r backend=%s reason=%r status=%s outcome=%s first_byte_s=%s total_s=%.3f",
-        done.request_id, done.method, done.path, done.model, done.backend, done.reason, done.status,
-        done.outcome, None if done.first_byte_s is None else round(done.first_byte_s, 6), done.total_s,
+        "id=%s %s %r key=%r model=%r backend=%s reason=%r %s status=%s outcome=%s waited_s=%s "
+        "first_byte_s=%s ttft_s=%s predicted_s=%s total_s=%.3f",
+        done.request_id, done.method, done.path, done.key, done.model, done.backend, done.reason, decided,
+        done.status, done.outcome, _ms(done.granted_s), _ms(done.first_byte_s), _ms(ttft_s(done)),
+        _ms(done.predicted_s), done.total_s,
     )  # fmt: skip
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def build() -> Gateway:

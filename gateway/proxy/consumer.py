@@ -15,18 +15,20 @@ from gateway.config import Limits
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.target import Target
-from gateway.proxy import aggregates, serving, slices
+from gateway.proxy import aggregates, decisions, serving, slices
 from gateway.proxy.answer import Answer, ClientGone, read_body, until_gone
 from gateway.proxy.apis import ANTHROPIC
 from gateway.proxy.ask import understand
+from gateway.proxy.decisions import Admission, Unrouted, UsageAsked
 from gateway.proxy.done import Done
-from gateway.proxy.gate import Charge, Gate
+from gateway.proxy.gate import Charge, Gate, NotAllowed
 from gateway.proxy.headers import Header, to_client, value
 from gateway.proxy.native import Native
 from gateway.proxy.passage import Passage, Settings
 from gateway.proxy.refusals import Refusal
 from gateway.proxy.routes import CHAT, ROUTES, SHOW, Route, family_of, only, unknown
 from gateway.proxy.upstream import Upstream
+from gateway.routing.prefix import PrefixIndex
 from gateway.routing.scheduler import Scheduler
 
 __all__ = ["Consumer", "Done"]
@@ -46,12 +48,15 @@ class Consumer:
         *,
         show_backend: bool = True,
         accounts: Accounts | None = None,
+        index: PrefixIndex | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """Without `accounts` everybody may do everything."""
+        """Without `accounts` everybody may do everything. `wall`: seconds since the epoch."""
+        index = PrefixIndex() if index is None else index
         self.fleet, self.limits, self.on_done, self.now = fleet, limits, on_done, now
-        self.gate = Gate(accounts or Accounts(now=now, wall=time.time), fleet)
+        self.gate = Gate(accounts or Accounts(now=now, wall=wall), fleet)
         self.native = Native(fleet, pools, lambda backend: scheduler.in_flight_at(backend.url))
-        self.passages = Settings(fleet, scheduler, pools, now, limits.wait_comment, show_backend)
+        self.passages = Settings(fleet, scheduler, pools, now, limits.wait_comment, show_backend, index, wall)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: list[Header] = scope["headers"]
@@ -61,9 +66,13 @@ class Consumer:
             await self._route(scope, receive, answer, done)
         except Refusal as e:
             done.status, done.outcome = 200 if answer.started else e.status, e.code
+            if (decision := decisions.REFUSED.get(e.code)) is not None:
+                done.decisions.append(Admission.MODEL_NOT_ALLOWED if isinstance(e, NotAllowed) else decision)
             await answer.refuse(e)
         except ClientGone:
             done.outcome = "client_left"
+            if done.target is None and Admission.OK in done.decisions:
+                done.decisions.append(Unrouted.CLIENT_LEFT)
         finally:
             done.total_s = self.now() - done.arrived
             self.on_done(done)
@@ -91,7 +100,11 @@ class Consumer:
         body = await read_body(receive, self.limits.body)
         ask = understand(body, route, headers, await _decoded_if_large(body))
         done.model, done.streamed = ask.model, ask.stream
+        done.control = ask.control
         ask, admission = self.gate.enter(ask, headers)
+        done.decisions.append(Admission.OK)
+        if ask.stream and route.usage_option:
+            done.decisions.append(UsageAsked.PHAROS if ask.adds_usage else UsageAsked.CLIENT)
         answer.standing = admission.standing.headers()
         with Charge(admission, ask, done):
             await until_gone(receive, Passage(self.passages, ask, scope, answer, done).run())

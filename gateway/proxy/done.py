@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.fleet.target import Target
+from gateway.proxy.decisions import Decision
+from gateway.routing import policy as routing
+from gateway.routing.prefix import Source
 
 
 @dataclass(slots=True)
@@ -22,10 +25,15 @@ class Done:
     key: str | None = None  # the name of its key; None: it was not let in
     model: str | None = None  # None: not a request of a model, or one that could not be read
     streamed: bool = False
+    control: bool = False  # it loads or unloads a model of Ollama's, and generates nothing
+    decisions: list[Decision] = field(default_factory=list)  # in order
     target: Target | None = None  # the last that was tried
     cold: bool = False  # its model was not loaded when the request was sent
     granted_s: float | None = None  # when its last wait for a place was over
     predicted_s: float | None = None  # to its first token, from then, as the policy saw it
+    decision: routing.Decision | None = None  # the policy's, with its scores
+    expected_cached: int | None = None  # tokens of the prompt that its target was to have cached
+    prefix_source: Source | None = None  # how that was known
     backend: str | None = None
     reason: str | None = None
     status: int | None = None  # None: the client left before there was one

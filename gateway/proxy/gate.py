@@ -45,7 +45,12 @@ class Gate:
         A model that nobody serves is refused first: that takes nothing of a quota.
         """
         key = self.key(headers)
-        name = serving.find(self.fleet, ask.route, ask.model, self.sees(key))
+        try:
+            name = serving.find(self.fleet, ask.route, ask.model, self.sees(key))
+        except Refusal as e:
+            if serving.known_as(self.fleet, ask.route, ask.model) is None:
+                raise
+            raise NotAllowed(e.status, e.code, e.message) from None
         prompt_tokens = 0 if ask.route.free else ask.prompt_tokens
         names = serving.names(self.fleet, name)
         found = self.accounts.admit(credentials(headers), names, prompt_tokens, may_generate(ask))
@@ -54,6 +59,10 @@ class Gate:
         if self.accounts.keys:
             ask = replace(ask, key=key.name, weight=key.weight)
         return ask, found
+
+
+class NotAllowed(Refusal):
+    """The model is there, and not for this key. Its client is told what it would be told of any name."""
 
 
 @dataclass(slots=True)

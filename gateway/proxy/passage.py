@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from engines import fetch
 from engines import routes as engine_routes
-from engines.usage import API_OF_PATH
 from gateway.asgi import Scope
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.target import Target
-from gateway.proxy import serving
+from gateway.proxy import replies, serving
 from gateway.proxy.answer import Answer
 from gateway.proxy.apis import Framing
 from gateway.proxy.ask import Ask
+from gateway.proxy.decisions import Queue
+from gateway.proxy.decisions import Upstream as Came
 from gateway.proxy.done import Done
-from gateway.proxy.headers import Header, text, to_client, to_engine, value
+from gateway.proxy.headers import Header, text, to_engine
+from gateway.proxy.prompt_cache import CachedPrompt
 from gateway.proxy.refusals import Refusal
-from gateway.proxy.tap import Stream, Tap, Whole
+from gateway.proxy.tap import Tap
 from gateway.proxy.upstream import EngineFault, Fault, Reply, Upstream
 from gateway.proxy.waiting import Waiting, comment
 from gateway.routing import lease as routing
 from gateway.routing.lease import Lease
+from gateway.routing.prefix import PrefixIndex
+from gateway.routing.prompt import chain_of
 from gateway.routing.scheduler import Scheduler
 
 log = logging.getLogger("pharos.requests")
@@ -37,16 +41,23 @@ One that lacks the route did not fail it, and does not count."""
 
 ERROR_BYTES = 64 * 1024  # of an engine's error that are looked at
 
-BACK_PRESSURE_OR_FAILED = frozenset({429, *range(500, 600)}) - {501}
-"""Answers before any work: another engine may do better. 501 says that the engine lacks the ability."""
-
-
 PRINTABLE = "".join(map(chr, range(33, 127)))
 """What a query is passed on with as it came; the rest is escaped, for no URL may hold it."""
 
 
 class _Elsewhere(Exception):
     """The engine refused the request, and another may take it."""
+
+    def __init__(self, decision: Came) -> None:
+        self.decision = decision
+
+
+CAME_OF_FAULT = {
+    Fault.REFUSED: Came.CONNECT_FAILED,
+    Fault.DIED: Came.DIED,
+    Fault.UNFINISHED: Came.UNFINISHED,
+    Fault.STALLED: Came.STALLED,
+}
 
 
 @dataclass(slots=True)
@@ -59,6 +70,8 @@ class Settings:
     now: Callable[[], float]
     wait_comment_s: float
     show_backend: bool
+    index: PrefixIndex
+    wall: Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -76,6 +89,8 @@ class Passage:
         self.now, self.show_backend = given.now, given.show_backend
         self.ask, self.scope, self.answer, self.done = ask, scope, answer, done
         self.name = serving.find(self.fleet, ask.route, ask.model)  # raises Refusal (404)
+        chain = chain_of(ask.route.path, ask.fields, self.name)
+        self.prompt = CachedPrompt(given.index, chain, ask.prompt_tokens, given.now, given.wall)
         self.failed = 0
         self.tried: list[Backend] = []  # by any of this request's turns
         self.lacking: Backend | None = None  # the last that has no such route
@@ -107,7 +122,7 @@ class Passage:
             with lease:
                 self.lease = lease
                 try:
-                    await self._relay(lease)
+                    await self._try(lease)
                 except _Elsewhere:
                     continue
                 except EngineFault as e:
@@ -125,6 +140,29 @@ class Passage:
                     self.lease = None
         await self._give_up(fault)
 
+    async def _try(self, lease: Lease[Target]) -> None:
+        """`_relay`, and what came of it is written down."""
+        came: Came = Came.PHAROS_ERROR
+        try:
+            await self._relay(lease)
+            came = Came.OK if (self.done.status or 0) < 400 else Came.ERROR_STATUS
+        except _Elsewhere as e:
+            came = e.decision
+            raise
+        except EngineFault as e:
+            came = CAME_OF_FAULT[e.fault]
+            raise
+        except Refusal:
+            came = Came.ERROR_STATUS
+            raise
+        except asyncio.CancelledError:
+            came = Came.CLIENT_LEFT
+            if self.tap is not None and self.tap.first_token:
+                self.prompt.ended(None, None)  # the engine computed all of the prompt
+            raise
+        finally:
+            self.done.decisions.append(came)
+
     async def _take(self) -> Lease[Target] | None:
         """The one place where a lease is taken, after a wait if need be.
 
@@ -135,6 +173,8 @@ class Passage:
                 lease = await self.scheduler.acquire(self._wish())
             except routing.QueueFull as e:
                 raise Refusal(429, "queue_full", f"{e}.", e.retry_after_s) from None
+            except routing.Closed as e:
+                raise Refusal(503, "draining", f"{e}.", 5) from None
             except routing.Turned:
                 return None
             if serving.speaks(lease.target.backend, self.ask.route):
@@ -145,12 +185,17 @@ class Passage:
         name, route = self.name, self.ask.route
         closed = [b for b in self.fleet.backends if b in self.tried or not serving.speaks(b, route)]
         exclude = frozenset(b.targets[name].id for b in closed if name in b.targets)
+        matched = self.prompt.expected(self.fleet.targets_of(name))
         return routing.Ask(
-            self.ask.key, name, self.ask.prompt_tokens, self.ask.weight, exclude, retry=bool(self.tried)
+            self.ask.key, name, self.ask.prompt_tokens, self.ask.weight, exclude, bool(self.tried), matched
         )
 
     def _note(self, lease: Lease[Target]) -> None:
         done, decision = self.done, lease.decision
+        self.prompt.sent(lease.target)
+        done.decisions += (decision.why, Queue.WAITED if lease.waited_s > 0 else Queue.IMMEDIATE)
+        done.decision, done.expected_cached = decision, decision.matched_tokens
+        done.prefix_source = self.prompt.source
         done.target, done.cold, done.predicted_s = lease.target, lease.cold, decision.ttft_s
         done.backend, done.reason = lease.target.backend.url, decision.reason
         done.granted_s = lease.granted_at - done.arrived
@@ -175,46 +220,53 @@ class Passage:
             pieces = reply.pieces()
             head = b""
             if 300 <= reply.status < 400:
-                raise _redirected(reply, backend)
+                raise replies.redirected(reply, backend)
             if reply.status >= 400 or self._looks_odd(reply):
-                head = await _up_to(pieces, ERROR_BYTES)
+                head = await replies.up_to(pieces, ERROR_BYTES)
                 self._judge(reply, head, lease)
             await self._pass(reply, head, pieces, lease)
 
     def _looks_odd(self, reply: Reply) -> bool:
         """A success that may be none: a page, JSON where a stream has begun, LM Studio's "no such route"."""
-        if _is_page(reply):
+        if replies.is_page(reply):
             return True
         if self.commented:
-            return _content_type(reply) != Framing.SSE
-        return self.ask.route.optional and _is_json(reply) and (_length(reply) or ERROR_BYTES) < 1024
+            return replies.content_type(reply) != Framing.SSE
+        return (
+            self.ask.route.optional
+            and replies.is_json(reply)
+            and (replies.length(reply) or ERROR_BYTES) < 1024
+        )
 
     def _judge(self, reply: Reply, body: bytes, lease: Lease[Target]) -> None:
         """Raises _Elsewhere, or Refusal for what no client should get as it is."""
         backend = lease.target.backend
         lacks = self.ask.route.optional and reply.status in (200, 404, 405, 501)
-        if lacks and not _is_page(reply):
-            said = fetch.Answer(reply.status, body, {"content-type": _content_type(reply)})
+        if lacks and not replies.is_page(reply):
+            said = fetch.Answer(reply.status, body, {"content-type": replies.content_type(reply)})
             if engine_routes.served(said) is False:
                 log.info("backend %s has no %s: trying another", backend.url, self.ask.route.path)
                 self.lacking = backend
-                raise _Elsewhere
+                raise _Elsewhere(Came.ERROR_RETRIED)
         if reply.status == 401:
             message = f"The engine at {backend.url} does not accept the key that Pharos has for it (api_key)."
             raise Refusal(502, "engine_refused_key", message)
-        failed = reply.status in BACK_PRESSURE_OR_FAILED or _is_page(reply)
+        busy = reply.status in replies.BACK_PRESSURE
+        if not busy:
+            self.prompt.refused()
+        failed = reply.status in replies.REFUSED_OR_FAILED or replies.is_page(reply)
         if failed and self._another():
             self.failed += 1
             self.held = _Held(reply, body, lease)
             log.info("backend %s answered %d: trying another", backend.url, reply.status)
-            raise _Elsewhere
-        if self.commented or _is_page(reply) or (reply.status >= 400 and not _is_json(reply)):
-            raise _in_words(reply, body, backend)
+            raise _Elsewhere(Came.BUSY_RETRIED if busy else Came.ERROR_RETRIED)
+        if self.commented or replies.is_page(reply) or (reply.status >= 400 and not replies.is_json(reply)):
+            raise replies.in_words(reply, body, backend)
 
     async def _pass(
         self, reply: Reply, head: bytes, pieces: AsyncIterator[bytes], lease: Lease[Target]
     ) -> None:
-        self.tap = _tap(reply, self.ask, lease.target.backend)
+        self.tap = replies.tap_for(reply, self.ask, lease.target.backend)
         try:
             if head:
                 await self._start(reply, lease)
@@ -233,6 +285,8 @@ class Passage:
                 self.tap.reading.note(self.done)
         if reply.status == 200:
             lease.target.replied(self.now())
+            outcome = self.prompt.ended(self.done.cached_tokens, self.done.prompt_tokens)
+            self.done.decisions += () if outcome is None else (outcome,)
         await self.answer.end()
 
     async def _write(self, piece: bytes) -> None:
@@ -240,6 +294,7 @@ class Passage:
             piece = self.tap.feed(piece)
             if self.done.first_token_s is None and self.tap.first_token:
                 self.done.first_token_s = self.now() - self.done.arrived
+                self.prompt.first_token()
         if piece:
             await self.answer.write(piece)
 
@@ -249,13 +304,7 @@ class Passage:
         if self.commented:  # the client has its status and headers
             self.commented = False
             return
-        headers = to_client(reply.headers)
-        if self.tap is not None and self.tap.strips:
-            headers = [h for h in headers if h[0] != b"content-length"]
-        if reply.status in (429, 503):
-            after = value(headers, b"retry-after")
-            headers = [h for h in headers if h[0] != b"retry-after"]
-            headers.append((b"retry-after", _whole_seconds(after)))
+        headers = replies.headers_for_client(reply, self.tap)
         await self.answer.start(reply.status, [*headers, *self._explained(lease)])
 
     def _explained(self, lease: Lease[Target] | None) -> list[Header]:
@@ -335,8 +384,8 @@ class Passage:
         raise Refusal(503, "model_unavailable", f"No engine that serves {self.ask.model!r} is up now.", 5)
 
     async def _hand_over(self, held: _Held) -> None:
-        if self.commented or not _is_json(held.reply) or len(held.body) > ERROR_BYTES:
-            raise _in_words(held.reply, held.body, held.lease.target.backend)
+        if self.commented or not replies.is_json(held.reply) or len(held.body) > ERROR_BYTES:
+            raise replies.in_words(held.reply, held.body, held.lease.target.backend)
         self._note(held.lease)
         await self._start(held.reply, held.lease)
         await self.answer.end(held.body)
@@ -345,68 +394,3 @@ class Passage:
 def _target(scope: Scope) -> str:
     query = scope.get("query_string", b"")
     return str(scope["path"]) + ("?" + quote(query, safe=PRINTABLE) if query else "")
-
-
-def _content_type(reply: Reply) -> str:
-    return (value(reply.headers, b"content-type") or b"").split(b";")[0].strip().lower().decode("latin-1")
-
-
-def _is_json(reply: Reply) -> bool:
-    return _content_type(reply) in ("application/json", "application/problem+json")
-
-
-def _is_page(reply: Reply) -> bool:
-    """A success of something else than an engine: a proxy's sign-in, or a web server on the engine's port."""
-    return reply.status < 400 and _content_type(reply) in ("text/html", "application/xhtml+xml")
-
-
-def _length(reply: Reply) -> int | None:
-    given = value(reply.headers, b"content-length") or b""
-    return int(given) if re.fullmatch(rb"\d{1,15}", given) else None
-
-
-async def _up_to(pieces: AsyncIterator[bytes], limit: int) -> bytes:
-    """The first `limit` bytes or some more; the rest is still to come."""
-    head = b""
-    async for piece in pieces:
-        head += piece
-        if len(head) > limit:
-            break
-    return head
-
-
-def _tap(reply: Reply, ask: Ask, backend: Backend) -> Tap | None:
-    """None: a reply that is no generation, or in no form that can be read."""
-    if reply.status != 200:
-        return None
-    recipe = serving.recipe_of(backend)
-    untrue = frozenset[str]() if recipe is None else recipe.untrue_usage
-    kind, api = _content_type(reply), API_OF_PATH.get(ask.route.path)
-    if kind in list(Framing):
-        return Stream(Framing(kind), ask.route.family, api, untrue, strip=ask.adds_usage)
-    return Whole(api, untrue) if _is_json(reply) and api is not None else None
-
-
-def _redirected(reply: Reply, backend: Backend) -> Refusal:
-    """A client that followed it would send its prompt past Pharos."""
-    to = (value(reply.headers, b"location") or b"elsewhere").decode("latin-1")[:200]
-    message = f"{backend.url} redirects to {to}: that address belongs into the config."
-    return Refusal(502, "engine_redirects", message)
-
-
-def _in_words(reply: Reply, body: bytes, backend: Backend) -> Refusal:
-    """What an engine answered, as an error of ours: clients parse what they get as JSON, or as a stream."""
-    said = engine_routes.complaint(body) or re.sub(r"<[^>]*>", " ", body[:4096].decode("utf-8", "replace"))
-    words = " ".join(said.split())[:200]
-    page = " with a web page" if _is_page(reply) else ""
-    message = f"The engine at {backend.url} answered {reply.status}{page}: {words or 'nothing'}"
-    status = reply.status if reply.status >= 400 else 502
-    after = int(_whole_seconds(value(reply.headers, b"retry-after")))
-    return Refusal(status, "engine_error", message, after)
-
-
-def _whole_seconds(given: bytes | None) -> bytes:
-    """1 to 60: some clients sleep for as long as they are told, some ignore what is longer."""
-    if given is None or not re.fullmatch(rb"\s*\d{1,9}(\.\d*)?\s*", given):
-        return b"1"
-    return str(min(60, max(1, round(float(given))))).encode()

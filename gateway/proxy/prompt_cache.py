@@ -12,8 +12,8 @@ from gateway.routing.prefix import Match, Outcome, PrefixIndex, Source
 
 
 class CachedPrompt:
-    """`prompt_tokens` is the estimate of the whole prompt; `now` is the loop's clock, `wall` gives seconds since
-    the epoch."""
+    """`prompt_tokens` is the estimate of the whole prompt; `now` is the loop's clock, `wall` gives seconds
+    since the epoch."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CachedPrompt:
             self._record()
 
     def ended(self, cached_tokens: int | None, prompt_tokens: int | None) -> Outcome | None:
-        """Its generation is over; the tokens are what the engine reports. None: it had no chain to compare."""
+        """Its generation is over; the tokens are what the engine reports. None: nothing to compare."""
         if self._target is None or not self._chain.links:
             return None
         outcome = self._index.correct(

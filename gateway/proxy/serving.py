@@ -55,13 +55,13 @@ def names(fleet: Fleet, name: str) -> tuple[str, ...]:
 
 def find(fleet: Fleet, route: Route, model: str, sees: Sees = everything) -> str:
     """The name by which the fleet knows the model. Raises Refusal (404) when nobody lists it, up or not."""
-    name = _known_as(fleet, route, model)
+    name = known_as(fleet, route, model)
     if name is None or not sees(name):
         raise no_such_model(fleet, route, model, sees)
     return name
 
 
-def _known_as(fleet: Fleet, route: Route, model: str) -> str | None:
+def known_as(fleet: Fleet, route: Route, model: str) -> str | None:
     able = [b for b in fleet.backends if speaks(b, route)]
     other = twin(model)
     for backends in ([b for b in able if b.up], able):

@@ -37,6 +37,10 @@ class NoneUp(Turned):
     """Backends list it, and none that is left to try is up."""
 
 
+class Closed(Turned):
+    """The gateway ends: who waits for a place will get none."""
+
+
 class QueueFull(Turned):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)

@@ -113,6 +113,10 @@ class Decision:
         return self.candidates[self.at].target
 
     @property
+    def matched_tokens(self) -> int:
+        return self.candidates[self.at].matched_tokens
+
+    @property
     def wait(self) -> bool:
         """It has no free place: stay in the queue."""
         return self.candidates[self.at].free <= 0

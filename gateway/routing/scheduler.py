@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
-from gateway.routing.lease import Ask, Lease, NoneUp, NoSuchModel, QueueFull, Turned
+from gateway.routing.lease import Ask, Closed, Lease, NoneUp, NoSuchModel, QueueFull, Turned
 from gateway.routing.memory import Room, patience_s
 from gateway.routing.policy import DEFAULTS, Candidate, Defaults, Policy, Route
 from gateway.routing.ports import Fleet, T, View
@@ -30,6 +30,7 @@ UNKNOWN_CAPACITY = 2
 more would queue inside one that runs them one by one, out of reach of fairness."""
 GB = 2**30
 """As makers of graphics cards and Ollama's logs count."""
+CLOSED = "Pharos is about to end: ask again in a moment"
 KEPT_ROOMS = 256
 """Backend addresses remembered; containers may come back under ever new ones."""
 
@@ -111,6 +112,7 @@ class Scheduler(Generic[T]):
         self._queue: FairQueue[Ticket[T]] = FairQueue()
         self._waiting: Counter[str] = Counter()  # by model; no entry is 0
         self._rooms: dict[str, Room] = {}
+        self._closed = False
         self._busy: dict[int, T] = {}  # by id: those with requests in flight
 
     # What requests do
@@ -148,6 +150,8 @@ class Scheduler(Generic[T]):
         )  # the same was refused: nothing has changed since
         if full and asked:
             raise self._full(ask.model)
+        if self._closed:
+            raise Closed(CLOSED)
         self._queue.push(ticket, ask.key, ask.weight, ticket.group, kind=ticket.kind, front=ask.retry)
         self._waiting[ask.model] += 1
         if not asked:
@@ -172,6 +176,16 @@ class Scheduler(Generic[T]):
         while self._serve(round_):
             pass
         for ticket in round_.settled:
+            if ticket.on_settled is not None:
+                ticket.on_settled()
+
+    def close(self) -> None:
+        """Whoever waits is turned away, now and from now on. Free places are still given."""
+        self._closed = True
+        for ticket in list(self._queue):
+            self._queue.remove(ticket)
+            self._left(ticket)
+            ticket.error = Closed(CLOSED)
             if ticket.on_settled is not None:
                 ticket.on_settled()
 
