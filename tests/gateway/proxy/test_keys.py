@@ -13,7 +13,7 @@ import pytest
 from gateway.accounts.admission import Accounts
 from gateway.proxy.routes import ROUTES
 from tests.gateway.accounts.clocks import Clocks, entry, secret
-from tests.gateway.proxy.bench import BODY, OLLAMA, STREAM, Client, Setup, chat, gateway, listing
+from tests.gateway.proxy.bench import BODY, FINISH, OLLAMA, STREAM, Client, Setup, chat, gateway, listing
 from tests.stub import Peer, Request, stub
 
 NOWHERE = "http://127.0.0.1:1"
@@ -240,6 +240,42 @@ async def test_a_request_is_counted_once_and_what_nobody_told_as_unmetered() -> 
         await g.ask(headers=bearer("alice"))
         await g.ask(STREAM, headers=bearer("alice"))
     assert (used(own).requests, used(own).unmetered, used(own).tokens) == (2, 2, 0)
+    assert own.quota.held(own.today, "alice") == 0
+
+
+USAGE = b'"usage":{"prompt_tokens":30,"completion_tokens":20,"prompt_tokens_details":{"cached_tokens":16}}'
+
+
+async def metered(request: Request, peer: Peer) -> None:
+    if b'"stream":true' in request.body:
+        await peer.stream_head()
+        await peer.chunk(FINISH)
+        await peer.chunk(b'data: {"choices":[],' + USAGE + b"}\n\ndata: [DONE]\n\n")
+        await peer.end()
+    else:
+        await peer.plain(b'{"choices":[{"finish_reason":"stop","message":{}}],' + USAGE + b"}")
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM])
+async def test_tokens_that_an_engine_reports_are_counted_and_use_up_the_day(body: bytes) -> None:
+    own = accounts(tokens_per_day=100)
+    async with stub(metered) as s, gateway(s.url, accounts=own) as g:
+        statuses = [(await g.ask(body, headers=bearer("alice"))).status for _ in range(3)]
+        other = await g.ask(body, headers=bearer("bob"))
+    assert (statuses, other.status) == ([200, 200, 429], 200)
+    assert own.usage.tokens(own.today, "alice") == 100
+    total = used(own)
+    assert (total.prompt_tokens, total.completion_tokens, total.cached_tokens) == (90, 60, 48)
+    assert (total.requests, total.unmetered) == (3, 0)
+
+
+async def test_a_burst_does_not_overshoot_the_tokens_of_the_day() -> None:
+    own = accounts(tokens_per_day=1000)
+    body = json.dumps({"model": "m", "prompt": "four" * 26, "max_tokens": 24}).encode()
+    async with stub(metered) as s, gateway(s.url, accounts=own, capacity=64) as g:
+        clients = await asyncio.gather(*(g.ask(body, headers=bearer("alice")) for _ in range(200)))
+    assert 0 < [c.status for c in clients].count(200) <= 20
+    assert own.usage.tokens(own.today, "alice") <= 1000
     assert own.quota.held(own.today, "alice") == 0
 
 
