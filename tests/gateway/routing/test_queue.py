@@ -101,7 +101,7 @@ def test_where_a_kind_has_no_place_one_is_asked_for_all_its_groups_and_other_kin
     queue: FairQueue[str] = FairQueue()
     for i in range(100):
         queue.push(f"full {i}", f"key {i % 10}", 1, group=i, kind="full")
-    queue.push("open", "key 0", 1, group="g", kind="open")
+    queue.push("open", "key 5", 1, group="g", kind="open")
     asked: list[str] = []
 
     def offer(item: str) -> Answer:
