@@ -104,6 +104,7 @@ def test_a_twin_does_not_move_what_the_unmeasured_is_taken_for() -> None:
         pytest.param(like(1), like(2, prefill_s_per_token=0.003), id="the faster machine"),
         pytest.param(like(1, free=4), like(2, free=3), id="of equals the one with more room"),
         pytest.param(like(1, free=4), like(2, free=3, prefill_s_per_token=0.0009995), id="1 ms is a tie"),
+        pytest.param(like(1, free=3, prefill_s_per_token=0.00099), like(2), id="10 ms is none"),
         pytest.param(
             like(1, warm=False, loading=True), like(2, warm=False), id="join a load, start no second"
         ),

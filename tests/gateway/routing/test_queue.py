@@ -56,6 +56,13 @@ def test_a_retry_goes_before_the_others_of_its_key_only() -> None:
     assert grants(queue, 4) == ["b1", "again", "b2", "a1"]
 
 
+def test_a_retry_that_differs_from_the_others_of_its_key_goes_before_them_too() -> None:
+    queue = filled(("a1", "a", 1), ("a2", "a", 1))
+    queue.push("again", "a", 1, "another group", front=True)
+    queue.push("elsewhere", "a", 1, "m", kind="another kind", front=True)
+    assert grants(queue, 4) == ["elsewhere", "again", "a1", "a2"]
+
+
 def test_a_key_that_cannot_be_served_is_passed_by_and_keeps_its_place() -> None:
     queue: FairQueue[str] = FairQueue()
     queue.push("busy", "a", 1, "busy model")
