@@ -332,15 +332,6 @@ def test_what_another_slot_holds_too_is_not_gone_with_the_first() -> None:
     assert fleet.matched(y) == {A: 11 * STEP}
 
 
-def test_a_restart_empties_the_slots() -> None:
-    fleet = Fleet()
-    fleet.record(A, ONE, 1.0, prompts=1)
-    fleet.restarts(A)
-    fleet.record(A, chain("s", "1", "2", "3"), 2.0, prompts=2)
-    fleet.record(A, chain("x"), 3.0, prompts=2)
-    assert fleet.matched(TWO) == {A: 3 * STEP}
-
-
 # -- sharing -----------------------------------------------------------------------------------
 
 
