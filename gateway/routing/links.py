@@ -24,10 +24,10 @@ import msgspec
 Json = Any
 """A decoded value of any shape."""
 
-BLOCK = 1024
+BLOCK = 256
 SIXTEENTH = 16
-"""A block has 1 KiB, and further on a sixteenth of what stands before it in the text: a match ends at most
-so much too early, and even a megabyte has only some eighty links."""
+"""A text is cut into blocks of a sixteenth of all the prompt before them, and at least 256 bytes. So a match
+ends at most 6 % too early, a megabyte has a hundred blocks, and in a long chat most messages are one."""
 MESSAGE_BYTES = 20
 """What a chat template writes around a message, about 5 tokens."""
 OPAQUE_BYTES = 2048
@@ -100,7 +100,7 @@ class Links:
         """A whole message of text alone. The bytes are those of `open`, `text` and `link`, in one go."""
         data = text.encode("utf-8", "surrogatepass")
         size = len(data)
-        if 0 < size < 2 * BLOCK and role in ROLES:
+        if 0 < size <= max(BLOCK, (self.size + MESSAGE_BYTES) // SIXTEENTH) and role in ROLES:
             self.hash.update(b"%bt%d:%b" % (ROLES[role], size, data))
             self.size += MESSAGE_BYTES + size
         else:
@@ -115,7 +115,7 @@ class Links:
     def blocks(self, data: bytes) -> None:
         """A link for each block that another follows; what comes after the text closes the rest."""
         at, size = 0, len(data)
-        while size - at >= 2 * (block := max(BLOCK, at // SIXTEENTH)):
+        while size - at > (block := max(BLOCK, self.size // SIXTEENTH)):
             self.hash.update(b"T" + data[at : at + block])
             self.size += block
             at += block

@@ -285,7 +285,6 @@ class PrefixIndex:
         if state.generation not in (None, generation):
             state.void = self._ticks
             state.wrong = 0
-            state.held.clear()
         state.generation = generation
         return number
 

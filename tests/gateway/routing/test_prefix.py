@@ -322,6 +322,16 @@ def test_a_prompt_that_parts_from_the_slots_own_overwrites_its_end() -> None:
     assert fleet.matched(FIVE) == {A: 2 * STEP}
 
 
+def test_what_another_slot_holds_too_is_not_gone_with_the_first() -> None:
+    fleet = Fleet()
+    x, y = (chain("s", *(f"{name}{i}" for i in range(10))) for name in "xy")
+    for i, c in enumerate((x, y, chain("z"))):
+        fleet.record(A, c, float(i), prompts=2)
+    assert fleet.matched(x) == {A: STEP}
+    assert fleet.matched(chain("s", "new")) == {A: STEP}
+    assert fleet.matched(y) == {A: 11 * STEP}
+
+
 # -- sharing -----------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ events = st.lists(
         WORDS,
         st.integers(0, 20),
     ),
-    max_size=40,
+    max_size=25,
 )
 op_lists = st.lists(
     st.builds(
