@@ -33,6 +33,7 @@ class Backend:
         self.view: View | None = None
         self.models: Mapping[str, str] = {}  # clients' name -> the engine's; empty while the list is unknown
         self.error: str | None = None  # why it is not up, for people
+        self._was_lost = False  # since its last full round: another process may answer by then
         self.readings = Readings()
         self.targets: dict[str, Target] = {}  # by the clients' name; also those that are not listed now
         self.changed: Callable[[], None] = lambda: None  # told of every round, of its loss and its return
@@ -89,7 +90,7 @@ class Backend:
 
     def lost(self, why: str) -> None:
         """It refused, died, or cannot be told what it is. The next round that it answers brings it back."""
-        self.error = why
+        self.error, self._was_lost = why, True
         self.changed()
 
     def reconfigured(self, config: BackendConfig) -> None:
@@ -104,7 +105,8 @@ class Backend:
         self.readings.fail(round_, {p.name: p.signal for p in plan.active})
 
     def _full(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
-        upgraded = self.view is not None and self.view.plan.version != plan.version
+        anew = self._was_lost or (self.view is not None and self.view.plan.version != plan.version)
+        self._was_lost = False
         before, listed = self._warm(now), set(self.models)
         self.view = View(plan, snapshot, now)
         self.readings.load_interval_s = plan.recipe.load_interval_s
@@ -112,7 +114,7 @@ class Backend:
         self._name_models()
         self._new_generations(before, now)
         for name, target in self.targets.items():
-            if upgraded or (name in listed and name not in self.models):
+            if anew or (name in listed and name not in self.models):
                 target.generation += 1
 
     def _name_models(self) -> None:

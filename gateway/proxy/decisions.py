@@ -78,7 +78,7 @@ STAGES: dict[str, tuple[type[StrEnum], ...]] = {
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 
 
-def stage_of(decision: Decision) -> str:
+def stage_of(decision: StrEnum) -> str:
     return _STAGE_OF[type(decision)]
 
 

@@ -55,6 +55,14 @@ def test_unloading_begins_a_new_generation_and_the_id_stays() -> None:
     assert (b.targets["m"], target.generation) == (target, 1)
 
 
+def test_a_backend_that_was_lost_comes_back_with_new_generations() -> None:
+    b = backend()
+    b.lost("refused")
+    b.scraped(Round(full()), PLAN, 5)
+    b.scraped(Round(full()), PLAN, 10)
+    assert b.targets["m"].generation == 1
+
+
 def test_rounds_and_ejection_tell_the_listeners() -> None:
     b, told = backend(), []
     fleet = Fleet([b])
