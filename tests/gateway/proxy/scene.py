@@ -105,9 +105,10 @@ class Scene:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def start(
-        self, path: str, body: bytes, method: str = "POST", headers: Sequence[tuple[bytes, bytes]] = ()
-    ) -> Asked:
-        client = Client()
+        self, path: str, body: bytes, method: str = "POST", headers: Sequence[tuple[bytes, bytes]] = (),
+        client: Client | None = None,
+    ) -> Asked:  # fmt: skip
+        client = client or Client()
         client.inbox.put_nowait({"type": "http.request", "body": body})
         scope = client.scope(path, method, list(headers), seam=True)
         task = asyncio.ensure_future(self.gateway(scope, client.inbox.get, client.send))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from engines.doubles import PHYSICS, Double
+from gateway.asgi import Message
+from tests.gateway.proxy.bench import Client
 from tests.gateway.proxy.scene import APIS, CHAT, MESSAGES, RESPONSES, Api, Asked, Scene, scene, until
 
 BOTH = pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
@@ -93,9 +96,30 @@ async def test_between_two_comments(api: Api) -> None:
         asked = begin(s, api, stream=True)
         await until(lambda: asked.client.body.count(b"\n\n") >= 2)
         client = await asked.leaves()
+        heard = client.body
+        await s.at_rest()
+        await asyncio.sleep(0.05)
+        assert client.body == heard, "somebody still speaks to it"
         await s.at_rest()
     assert not client.ended
-    assert client.body.startswith(b": ")
+    assert heard.startswith(b": ")
+
+
+class Deaf(Client):
+    """Takes nothing after what was sent first."""
+
+    async def send(self, message: Message) -> None:
+        await super().send(message)
+        await asyncio.Event().wait()
+
+
+async def test_while_it_does_not_take_a_comment() -> None:
+    async with scene(stuck(), wait_comment_s=0.01) as s:
+        body = CHAT.body(s.doubles[0].names[0], stream=True)
+        asked = s.start(CHAT.path, body, client=Deaf())
+        await asked.client.arrived.wait()
+        await asked.leaves()
+        await s.at_rest()
 
 
 @EACH_API

@@ -36,7 +36,7 @@ class Client:
             self.talk = Talk(*await asyncio.open_connection("127.0.0.1", self.server.process.port))
         try:
             came = await self._exchange(self.talk, broken)
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError):  # the server closed first
             came = None
         if came is None or not broken.framed or came.header("connection") == "close":
             self.talk.leave()
