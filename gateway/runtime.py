@@ -251,7 +251,13 @@ def sample_of(done: Done) -> Sample | None:
     """What the request teaches of its target's speed. None: nothing, it got no whole answer."""
     if done.target is None or done.granted_s is None or done.status != 200 or done.outcome != "ok":
         return None
-    return Sample(streamed=done.streamed, cold=done.cold, total_s=done.total_s - done.granted_s)
+    first = done.first_byte_s if done.first_token_s is None else done.first_token_s
+    return Sample(
+        streamed=done.streamed,
+        cold=done.cold,
+        ttft_s=None if first is None else first - done.granted_s,
+        total_s=done.total_s - done.granted_s,
+    )
 
 
 def _log_done(done: Done) -> None:

@@ -10,7 +10,7 @@ WEIGHT = 0.2
 MIN_UNCACHED_TOKENS = 256
 """Below this the time to first token is mostly overhead, and says nothing of the prefill."""
 WARM_LOAD_S = 0.5
-"""A reported load shorter than this was none: Ollama reports 1 to 100 ms for a warm model."""
+"""A load shorter than this was none: Ollama reports 1 to 100 ms for a warm model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,14 @@ class Stats:
 
 
 def _load(sample: Sample) -> float | None:
-    return sample.load_s if sample.load_s is not None and sample.load_s >= WARM_LOAD_S else None
+    """As the engine reports it, else the wait for the first byte of a cold stream.
+
+    llama.cpp's router reports none. Most of that wait is the load; a guess would never be corrected.
+    """
+    load_s = sample.load_s
+    if load_s is None and sample.cold and sample.streamed:
+        load_s = sample.ttft_s
+    return load_s if load_s is not None and load_s >= WARM_LOAD_S else None
 
 
 def _prefill(sample: Sample) -> float | None:
