@@ -28,7 +28,8 @@ class LlamaServer(Child):
     """A llama.cpp server that starts at once and ends with us. Its packages must be installed.
 
     `slots` requests are worked on at a time, each with `context` tokens. A `router` is started without
-    a model. `extra` goes to its command line as it is. Raises StartError when no port is free.
+    a model. `extra` goes to its command line as it is. Without a `port` it takes a free one, or raises
+    StartError when there is none.
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class LlamaServer(Child):
         threads: int = 1,
         context: int = _CONTEXT,
         router: bool = False,
+        port: int | None = None,
         extra: Sequence[str] = (),
     ) -> None:
         self.version = version
         self.slots = slots
-        self.port = free_port()
+        self.port = port or free_port()
         bin_dir = install.LLAMA_SERVERS[version].folder / install.LLAMA_SERVER_BIN
         super().__init__(
             f"llama.cpp {version} on port {self.port}",

@@ -10,7 +10,7 @@ WEIGHT = 0.2
 MIN_UNCACHED_TOKENS = 256
 """Below this the time to first token is mostly overhead, and says nothing of the prefill."""
 WARM_LOAD_S = 0.5
-"""A reported load shorter than this was none: Ollama reports 1 to 100 ms for a warm model."""
+"""A load shorter than this was none: Ollama reports 1 to 100 ms for a warm model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,10 @@ class Stats:
 
 
 def _load(sample: Sample) -> float | None:
-    """As the engine reports it, else what a cold stream took beyond its prefill."""
+    """As the engine reports it, else what a cold stream took beyond its prefill.
+
+    llama.cpp's router reports none. Most of that wait is the load; a guess would never be corrected.
+    """
     if sample.load_s is not None:
         return sample.load_s if sample.load_s >= WARM_LOAD_S else None
     if not (sample.cold and sample.streamed) or sample.ttft_s is None:

@@ -69,6 +69,9 @@ class Consumer:
             if (decision := decisions.REFUSED.get(e.code)) is not None:
                 done.decisions.append(Admission.MODEL_NOT_ALLOWED if isinstance(e, NotAllowed) else decision)
             await answer.refuse(e)
+        except asyncio.CancelledError:
+            done.outcome = "cancelled"  # the gateway ended before it
+            raise
         except ClientGone:
             done.outcome = "client_left"
             if done.target is None and Admission.OK in done.decisions:

@@ -207,4 +207,6 @@ def _fault(e: httpx.HTTPError) -> EngineFault:
 def _brief(e: Exception) -> str:
     if isinstance(e.__cause__, aiohttp.ServerDisconnectedError):  # its text is the half-read reply's repr
         return "the engine closed it"
+    if isinstance(e.__cause__, aiohttp.ClientPayloadError):  # its text speaks of a 400 that nobody answered
+        return "the engine closed it in the middle"
     return str(e)[:160] or type(e.__cause__ or e).__name__

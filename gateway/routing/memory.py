@@ -47,7 +47,7 @@ class Claim:
 
     model: str
     patience_s: float
-    since: float  # when its wait began, or the expected end of the last load here
+    since: float  # when its wait began, or the end of the last load here: expected, or sooner when seen
 
 
 @dataclass(slots=True)
@@ -155,6 +155,9 @@ class Room:
         if load is not None and load.target == target and load.paid_off is None:
             # A load that failed at once has earned no stay.
             load.paid_off = now + min(load.expected_s, now - load.at, MAX_PATIENCE_S)
+            self._ready_at = min(self._ready_at, now)  # it took less than was guessed
+            for claim in self.claims.values():
+                claim.since = min(claim.since, now)
 
     def saw_loaded(self, targets: Iterable[int]) -> None:
         """The engine reported these loaded at one time, and none can have been pushed out since."""

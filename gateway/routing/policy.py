@@ -263,13 +263,18 @@ def _why(best: _Scored, others: Sequence[_Scored]) -> Why:
 
 
 def _reason(best: _Scored, others: Sequence[_Scored], asked: int) -> str:
-    text = f"{_state(*best)}, est. {best[1].ttft_s:.1f} s"
+    text = f"{_state(*best)}, est. {_estimate(*best)}"
     if others:
         rival, its = min(others, key=lambda o: o[1].ttft_s)
-        return f"{text} against {its.ttft_s:.1f} s at {rival.name} ({_state(rival, its)})"
+        return f"{text} against {_estimate(rival, its)} at {rival.name} ({_state(rival, its)})"
     if asked > 1:
         return f"{text}; elsewhere its load would push out a model in use"
     return f"the only backend with the model now: {text}"
+
+
+def _estimate(c: Candidate, s: Score) -> str:
+    """How far a load has come that is under way, nobody can say: the estimate holds from its end."""
+    return f"{s.ttft_s:.1f} s" + (" once loaded" if c.loading and not c.warm else "")
 
 
 def _state(c: Candidate, s: Score) -> str:
@@ -277,8 +282,9 @@ def _state(c: Candidate, s: Score) -> str:
     if c.warm:
         residency = "loaded"
     cached = f"{_tokens(c.matched_tokens)} tokens cached" if s.saved_s > 0 else ""
-    room = f"{c.queue_ahead} waiting ahead" if c.free <= 0 else f"{c.free} of {c.capacity} places free"
-    return ", ".join(part for part in (residency, cached, room) if part)
+    room = f"{c.free} of {c.capacity} places free" if c.free > 0 else "no place free"
+    queue = f"{c.queue_ahead} waiting ahead" if c.free <= 0 < c.queue_ahead else ""
+    return ", ".join(part for part in (residency, cached, room, queue) if part)
 
 
 def _tokens(n: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
@@ -343,8 +343,9 @@ class Scheduler(Generic[T]):
         target = min(targets, key=lambda t: (sum(self._room(t).in_flight.values()), self._load_s(t)))
         room = self._room(target)
         here = [target, *(self._busy[i] for i in room.in_flight)]
-        patience = patience_s(max(map(self._load_s, here)), max(map(self._service_s, here)))
-        room.claim(target.id, target.model, patience, now)
+        load_s = _longest((t.stats.load_s for t in here), self.defaults.load_s)
+        service_s = _longest((t.stats.service_s for t in here), self.defaults.service_s)
+        room.claim(target.id, target.model, patience_s(load_s, service_s), now)
         return target.id
 
     def _drop_claims(self, wanted: set[int]) -> bool:
@@ -395,6 +396,11 @@ class Scheduler(Generic[T]):
             f"{len(self._queue)} requests wait already: try again later",
             1.0 if estimate is None else estimate,
         )
+
+
+def _longest(known: Iterable[float | None], default: float) -> float:
+    """Of what is known: a model that was never loaded here is taken to be like the others."""
+    return max((s for s in known if s is not None), default=default)
 
 
 def _gauges(view: View, ended_at: float | None) -> tuple[int | None, int | None]:

@@ -105,3 +105,22 @@ def test_a_short_prompt_or_an_unknown_cache_teaches_nothing_of_the_prefill() -> 
     assert stats.prefill_s_per_token is None
     stats.learn(Sample(streamed=True, ttft_s=1, prompt_tokens=300, cached_tokens=44))
     assert stats.prefill_s_per_token == 1 / 256
+
+
+def learned_load_s(*samples: Sample) -> float | None:
+    stats = Stats()
+    for sample in samples:
+        stats.learn(sample)
+    return stats.load_s
+
+
+def test_a_load_that_is_not_reported_is_how_long_a_cold_stream_was_silent() -> None:
+    assert learned_load_s(Sample(streamed=True, cold=True, ttft_s=3, total_s=9)) == 3
+    assert learned_load_s(Sample(streamed=True, cold=True, ttft_s=50, load_s=3, total_s=99)) == 3
+
+
+def test_warm_streams_plain_replies_and_models_that_were_loaded_after_all_teach_no_load() -> None:
+    warm = Sample(streamed=True, ttft_s=3, total_s=9)
+    plain = Sample(cold=True, ttft_s=9, total_s=9)  # its first byte is its last
+    loaded = Sample(streamed=True, cold=True, ttft_s=0.4, total_s=9)
+    assert learned_load_s(warm, plain, loaded) is None

@@ -140,6 +140,20 @@ async def test_a_reply_that_ends_early_is_a_death(how: str) -> None:
         assert await fault(Upstream(s.url, 5, 5)) is Fault.DIED
 
 
+async def test_a_reply_that_ends_early_is_told_without_the_words_of_our_library() -> None:
+    async def engine(_request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(b"data: 1\n\n")
+        peer.close()
+
+    async with stub(engine) as s:
+        upstream = Upstream(s.url, 5, 5)
+        with pytest.raises(EngineFault) as e:
+            await ask(upstream)
+        await upstream.close()
+    assert str(e.value) == "the engine's reply ended early (the engine closed it in the middle)"
+
+
 async def test_what_is_not_http_is_a_death() -> None:
     async def engine(_request: Request, peer: Peer) -> None:
         await peer.send(b"\x00\x01 not http\r\n\r\n")

@@ -173,7 +173,13 @@ def test_why(candidates: list[Candidate], why: Why) -> None:
         ),
         (
             [like(1, free=0, queue_ahead=2), like(2, warm=False, fits=False)],
-            "loaded, 2 waiting ahead, est. 4.0 s; elsewhere its load would push out a model in use",
+            "loaded, no place free, 2 waiting ahead, est. 4.0 s; "
+            "elsewhere its load would push out a model in use",
+        ),
+        (
+            [like(1, warm=False, loading=True), like(2, free=0)],
+            "loading, 4 of 4 places free, est. 1.0 s once loaded against 2.0 s at http://2 "
+            "(loaded, no place free)",
         ),
     ],
 )

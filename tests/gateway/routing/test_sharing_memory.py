@@ -104,6 +104,17 @@ def test_a_model_is_served_within_its_patience_though_five_clients_keep_another_
     assert len(box.swaps) == 3  # a, b, and back
 
 
+def test_a_model_that_was_never_loaded_is_taken_to_load_like_its_neighbour() -> None:
+    box = Box("a", "b", load_s=1.0)
+    box.targets["b"].stats = TestStats(load_s=None, service_s=None)
+    box.client("a", "a")
+    box.client("a", "a too")
+    box.run(30)
+    box.client("b", "b", times=1)
+    box.run(30)
+    assert box.waits["b"][0] <= patience_s(1.0, 1.0) + 1 + 1
+
+
 def test_two_busy_models_share_the_memory_and_swap_once_a_patience() -> None:
     box = Box("a", "b")
     for i in range(5):
@@ -232,6 +243,16 @@ def test_a_model_just_loaded_has_its_batch_before_a_third_that_waited_as_long() 
     room.give(1, now=6)
     room.take(2, "b", load_s=4.0, now=6)
     assert (room.due(14.9), room.due(15)) == (None, 3)  # 4 s of load, then c's patience
+
+
+def test_patience_runs_from_the_first_answer_when_the_load_took_less_than_was_guessed() -> None:
+    room = Room()
+    room.take(1, "a", load_s=10.0, now=0)
+    room.claim(2, "b", 5.0, now=1)
+    room.give(1, now=3)
+    room.claim(3, "c", 5.0, now=4)
+    assert (room.due(7.9), room.due(8)) == (None, 2)
+    assert room.claims[3].since == 4
 
 
 def test_all_models_in_the_way_are_held_when_they_are_too_much_together() -> None:
