@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -209,4 +210,7 @@ def _brief(e: Exception) -> str:
         return "the engine closed it"
     if isinstance(e.__cause__, aiohttp.ClientPayloadError):  # its text speaks of a 400 that nobody answered
         return "the engine closed it in the middle"
+    if isinstance(e.__cause__, aiohttp.ClientConnectorError):  # its text names the address again, and `ssl`
+        cause = e.__cause__.os_error
+        return os.strerror(cause.errno) if (cause.errno or 0) > 0 else str(cause.strerror)
     return str(e)[:160] or type(e.__cause__ or e).__name__

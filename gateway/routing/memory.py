@@ -26,6 +26,8 @@ RESIDENCY_LAG_S = 15.0
 """How old a reading of residency can be before it is stale: until then it may precede our last load."""
 MIN_PATIENCE_S = 2.0
 """Below this a swap would cost more in stalls than any fairness gained by it."""
+LULL_S = 2.0
+"""A client that goes on asks again sooner; one that thinks for longer would let the memory lie idle."""
 MAX_PATIENCE_S = 60.0
 """Nobody waits longer for another model's batch, however slow the loads: clients give up after minutes."""
 KEPT_SETS = 16
@@ -167,8 +169,13 @@ class Room:
             self._together = [*kept[-(KEPT_SETS - 1) :], seen]
 
     def _pays_off(self, target: int, now: float) -> bool:
-        """It was served here before, and the load that pushed it out has not paid off yet."""
+        """It was served here before, and the load that pushed it out has not paid off yet.
+
+        A load whose model nobody has asked for in a while is waited for no longer.
+        """
         load = self._load
         if load is None or load.target == target or target not in self._served_at:
             return False
-        return load.paid_off is None or now < load.paid_off
+        if load.paid_off is None:
+            return True
+        return now < min(load.paid_off, self.ended_at.get(load.target, now) + LULL_S)

@@ -15,11 +15,8 @@ import pytest
 
 from gateway.accounts.keys import digest_of
 from gateway.config import BackendConfig, Config, Digest, Drain, FoundBackend, KeyConfig, Seconds, UsageConfig
-from gateway.fleet.backend import Backend
-from gateway.fleet.stats import Sample, Stats
-from gateway.fleet.target import Target
-from gateway.proxy.done import Done
-from gateway.runtime import Gateway, sample_of
+from gateway.fleet.stats import Stats
+from gateway.runtime import Gateway
 from tests.stub import Peer, Request, stub
 
 NOWHERE = "http://127.0.0.1:1"
@@ -271,10 +268,3 @@ def test_the_machines_own_zone_is_known_after_django_has_overwritten_it() -> Non
     env = {**os.environ, "TZ": "Asia/Tokyo", "DJANGO_SETTINGS_MODULE": "pharos_site.settings"}
     said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["Asia/Tokyo", "UTC"]
-
-
-def test_what_a_request_teaches_begins_where_its_wait_for_a_place_ended() -> None:
-    target = Target(Backend(BackendConfig(url=NOWHERE)), "m", "m")
-    done = Done("id", "POST", "/v1/chat/completions", 100.0, "m", streamed=True, target=target, status=200)
-    done.granted_s, done.first_byte_s, done.total_s = 5.0, 7.0, 11.0
-    assert sample_of(done) == Sample(streamed=True, ttft_s=2.0, total_s=6.0)

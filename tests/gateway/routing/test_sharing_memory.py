@@ -153,6 +153,17 @@ def test_two_clients_in_turn_swap_no_more_often_than_a_load_pays_off() -> None:
     assert min(box.served.values()) > 0.4 * box.served.total()
 
 
+def test_a_model_that_nobody_asks_for_any_more_makes_way_before_its_load_has_paid_off() -> None:
+    box = Box("a", "b", load_s=10.0, service_s=1.0)
+    box.client("a", "a", times=1)
+    box.run(30)
+    box.client("b", "b", times=1)
+    box.run(11.0)
+    box.client("a", "c", times=1)
+    box.run(30)
+    assert box.waits["a"][-1] <= 3.0
+
+
 def test_an_idle_model_makes_way_at_once_for_one_that_is_new() -> None:
     box = Box("a", "b")
     box.client("a", "a", times=1)
