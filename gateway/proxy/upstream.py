@@ -212,5 +212,5 @@ def _brief(e: Exception) -> str:
         return "the engine closed it in the middle"
     if isinstance(e.__cause__, aiohttp.ClientConnectorError):  # its text names the address again, and `ssl`
         cause = e.__cause__.os_error
-        return os.strerror(cause.errno) if (cause.errno or 0) > 0 else str(cause.strerror)
+        return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else str(cause.strerror)
     return str(e)[:160] or type(e.__cause__ or e).__name__
