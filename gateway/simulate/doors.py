@@ -140,9 +140,8 @@ class Gateway:
             return
         way.lease = lease = ticket.lease
         ask = ticket.ask
-        if not self._truth:
-            exchange.expected_cached = min(ask.matched.get(lease.target.id, 0), ask.prompt_tokens)
-            exchange.expected_ttft_s = lease.decision.ttft_s
+        exchange.expected_cached = min(ask.matched.get(lease.target.id, 0), ask.prompt_tokens)
+        exchange.expected_ttft_s = lease.decision.ttft_s
         way.generation = self._index.generation(lease.target.key)
         try:
             self._start(exchange, lease.target)
