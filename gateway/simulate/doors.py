@@ -41,7 +41,7 @@ class Door(Protocol):
         """Its first token is there."""
 
     def ended(self, exchange: Exchange) -> None: ...
-    def polled(self, went_cold: Sequence[SimTarget]) -> None: ...
+    def polled(self) -> None: ...
 
 
 class Direct:
@@ -66,7 +66,7 @@ class Direct:
     def ended(self, exchange: Exchange) -> None:
         pass
 
-    def polled(self, went_cold: Sequence[SimTarget]) -> None:
+    def polled(self) -> None:
         pass
 
 
@@ -109,8 +109,9 @@ class Gateway:
         turn = exchange.turn
         read = understand(turn.body)
         chain = chain_of(CHAT, read.fields, read.model)
-        way = self._ways[exchange] = _Way(chain, self._index.lookup(chain))
         targets = self._fleet.targets_of(turn.model)
+        matches = self._index.lookup(chain, {t.key: t.generation for t in targets})
+        way = self._ways[exchange] = _Way(chain, matches)
         matched: Mapping[int, int] = {
             t.id: way.matches[t.key].bytes // BYTES_PER_TOKEN for t in targets if t.key in way.matches
         }
@@ -142,7 +143,7 @@ class Gateway:
         ask = ticket.ask
         exchange.expected_cached = min(ask.matched.get(lease.target.id, 0), ask.prompt_tokens)
         exchange.expected_ttft_s = lease.decision.ttft_s
-        way.generation = self._index.generation(lease.target.key)
+        way.generation = lease.target.generation
         try:
             self._start(exchange, lease.target)
         except Full:
@@ -162,9 +163,7 @@ class Gateway:
         if way.lease is not None:
             way.lease.release()
 
-    def polled(self, went_cold: Sequence[SimTarget]) -> None:
-        for target in went_cold:
-            self._index.void(target.key)
+    def polled(self) -> None:
         self.scheduler.kick()
 
     # -- feedback ----------------------------------------------------------------------------------

@@ -89,11 +89,8 @@ class SimBackend:
     def loads(self) -> int:
         return self.machine.loads - self.loads_at_start
 
-    def poll(self, now: float) -> list[SimTarget]:
-        """One round of a scraper: load is read in each, residency and sizes in a full one.
-
-        Those that were seen loaded the last time, and are not any more.
-        """
+    def poll(self, now: float) -> None:
+        """One round of a scraper: load is read in each, residency and sizes in a full one."""
         self.machine.advance(now)
         full = now - self.full_at >= FULL_ROUND_S or self.full_at < 0
         before = [target.view(now).warm for target in self.targets]
@@ -101,8 +98,8 @@ class SimBackend:
             target.seen = self._read(target, now, full)
         if full:
             self.full_at = now
-        pairs = zip(self.targets, before, strict=True)
-        return [t for t, was in pairs if was is True and t.seen.warm is False]
+        for target, was in zip(self.targets, before, strict=True):
+            target.generation += was is True and target.seen.warm is False
 
     def _read(self, target: SimTarget, now: float, full: bool) -> Seen:
         machine, shown, model = self.machine, self.shown, target.model
@@ -152,6 +149,7 @@ class SimTarget:
     id: int
     stats: Stats = field(default_factory=Stats)
     seen: Seen = Seen()
+    generation: int = 0  # what the engine had cached is gone with each step
     replied_at: float = -1.0
 
     @property

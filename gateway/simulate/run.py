@@ -118,7 +118,8 @@ class Simulation:
 
     def _poll_later(self, backend: SimBackend) -> None:
         def poll() -> None:
-            self.door.polled(backend.poll(self.clock.now))
+            backend.poll(self.clock.now)
+            self.door.polled()
             self._poll_later(backend)
 
         self.clock.after(backend.shown.poll_s * self.rng.uniform(0.9, 1.1), poll)
