@@ -3,7 +3,7 @@
 It gives every request the place where, as the machines stand, its first token comes soonest. It does not
 know who will ask next, so it is a measure for what better knowledge could bring, and no proof of a limit: a
 router that happens to keep the right place free can beat it. Of those that wait it counts half as being ahead
-of the one it looks at, as if that stood in the middle of them: of none, half and all that gave the best times.
+of the one it looks at, as if that stood in the middle of them: of none, half and all, half was best.
 """
 
 from __future__ import annotations
@@ -86,8 +86,6 @@ def left_s(machine: Machine, resident: Resident, job: Job) -> float:
     physics = machine.physics
     step = physics.decode_s_per_token * (1 + physics.decode_share * (len(resident.running) - 1))
     left = (job.out_tokens - job.tokens) * step
-    if job.phase is Phase.PREFILL:
-        left += job.prefill_end - machine.now
-    elif physics.prefill_stalls_decode:
-        left += max(0.0, resident.computing_until - machine.now)
-    return left
+    if physics.prefill_stalls_decode:
+        return left + max(0.0, resident.computing_until - machine.now)
+    return left + (job.prefill_end - machine.now if job.phase is Phase.PREFILL else 0.0)
