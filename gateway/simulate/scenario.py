@@ -107,6 +107,8 @@ class Variant(_Strict, frozen=True):
 
     hosts: dict[str, Any] = {}  # fields of every host
     times: More = 1.0  # as many users
+    key: str | None = None  # of everybody
+    weights: dict[str, int] | None = None
 
 
 class Scenario(_Strict, frozen=True):
@@ -127,8 +129,13 @@ class Scenario(_Strict, frozen=True):
             raise ScenarioError(f"{self.name} has no variant {variant!r}: there are {known}")
         change = self.variants[variant]
         hosts = [_convert({**msgspec.to_builtins(h), **change.hosts}, Host) for h in self.hosts]
-        users = [msgspec.structs.replace(u, count=max(1, round(u.count * change.times))) for u in self.users]
-        return msgspec.structs.replace(self, hosts=hosts, users=users, name=f"{self.name}:{variant}")
+        users = [
+            msgspec.structs.replace(u, count=max(1, round(u.count * change.times)), key=change.key or u.key)
+            for u in self.users
+        ]
+        weights = self.weights if change.weights is None else change.weights
+        name = f"{self.name}:{variant}"
+        return msgspec.structs.replace(self, hosts=hosts, users=users, weights=weights, name=name)
 
 
 def load(name: str) -> Scenario:
