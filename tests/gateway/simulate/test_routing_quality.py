@@ -41,7 +41,7 @@ def test_cost_loads_models_no_more_often(scenario: str, other: str, seed: int) -
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("scenario", ["mixed", "mixed:users-48"])
+@pytest.mark.parametrize("scenario", ["mixed", "mixed:users-36"])
 def test_in_a_mixed_fleet_under_load_the_slow_first_tokens_of_cost_come_sooner(
     scenario: str, other: str, seed: int
 ) -> None:
