@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 34
+LEFT, RIGHT, TOP, BOTTOM = 46, 28, 10, 34
 POINTS = 200  # of a line at most
 
 Series = Mapping[str, Sequence[float]]
@@ -82,7 +82,7 @@ def bars(values: Mapping[str, float | None], shown: Mapping[str, str], label: st
     parts = []
     for at, (name, value) in enumerate(values.items()):
         middle = at * row + row / 2
-        length = 0 if value is None else max(1.0, value / most * room)
+        length = 0 if not value else max(1.0, value / most * room)
         parts.append(_text(name_width - 8, middle + 4, name, "end"))
         parts.append(
             f'<rect x="{name_width}" y="{middle - 8}" width="{length:.1f}" height="16" rx="2" '
