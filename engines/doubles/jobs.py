@@ -81,9 +81,13 @@ def tokens_of(text: bytes) -> int:
 def common_tokens(a: bytes, b: bytes) -> int:
     """Tokens of the longest common prefix."""
     low, high = 0, min(len(a), len(b))
+    step = 256
+    while step < high and a[low:step] == b[low:step]:  # most differ early
+        low, step = step, 4 * step
+    high = min(high, step)
     while low < high:
         middle = (low + high + 1) // 2
-        if a[:middle] == b[:middle]:
+        if a[low:middle] == b[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -28,6 +28,7 @@ class Full(Exception):
 
 class Machine:
     """`loaded` models are in memory from the start. `sizes` in bytes, for models unlike `physics` says.
+    `stride` tokens after the first one come in one step: for who wants times, not each token.
 
     Raises ValueError for a model larger than the memory.
     """
@@ -38,8 +39,9 @@ class Machine:
         models: Sequence[str],
         loaded: Sequence[str] = (),
         sizes: dict[str, int] | None = None,
+        stride: int = 1,
     ) -> None:
-        self.physics = physics
+        self.physics, self.stride = physics, stride
         self.models = tuple(models)
         self.sizes = dict(sizes or {})
         for model in self.models:
@@ -159,6 +161,12 @@ class Machine:
     def size_of(self, model: str) -> int:
         return self.sizes.get(model, self.physics.model_bytes)
 
+    def matched_tokens(self, model: str, prompt: bytes) -> int:
+        """Of a prompt that came now, in the cache of the place it would get; 0 where it would get none."""
+        resident = self.residents.get(model)
+        free = [s for s in resident.slots if s.job is None] if resident else []
+        return self._choose(prompt, free)[1] if free else 0
+
     @property
     def used_tokens(self) -> int:
         return sum(j.prompt_tokens + j.tokens for r in self.residents.values() for j in r.running)
@@ -272,7 +280,7 @@ class Machine:
         if job.left:
             self._end(now, job, Phase.DROPPED)
             return
-        slot, matched = self._choose(job, free)
+        slot, matched = self._choose(job.prompt, free)
         slot.job, job.slot = job, slot
         job.phase, job.admitted_at = Phase.PREFILL, now
         job.cached_tokens = min(matched, job.prompt_tokens - 1)  # the last one is always computed
@@ -284,19 +292,19 @@ class Machine:
         self.changed[job] = None
         self._at(job.prefill_end, lambda at: self._prefilled(at, job))
 
-    def _choose(self, job: Job, free: list[Slot]) -> tuple[Slot, int]:
+    def _choose(self, prompt: bytes, free: list[Slot]) -> tuple[Slot, int]:
         """The slot, and how many tokens of the prompt need no computing."""
         p = self.physics
         if p.cache is CacheKind.SHARED:
             held = free[0].resident.shared
-            matched = max((common_tokens(job.prompt, text) for text in held), default=0)
+            matched = max((common_tokens(prompt, text) for text in held), default=0)
             return free[0], matched // p.cache_block_tokens * p.cache_block_tokens
-        best = max(free, key=lambda s: (common_tokens(job.prompt, s.held), -s.number))
-        matched = common_tokens(job.prompt, best.held)
-        if matched > MIN_SLOT_SIMILARITY * job.prompt_tokens:
+        best = max(free, key=lambda s: (common_tokens(prompt, s.held), -s.number))
+        matched = common_tokens(prompt, best.held)
+        if matched > MIN_SLOT_SIMILARITY * tokens_of(prompt):
             return best, matched
         chosen = min(free, key=lambda s: (bool(s.held), s.used_at, s.number))
-        return chosen, common_tokens(job.prompt, chosen.held)
+        return chosen, common_tokens(prompt, chosen.held)
 
     def _prefilled(self, at: float, job: Job) -> None:
         if job.phase is not Phase.PREFILL or job.slot is None:
@@ -308,14 +316,14 @@ class Machine:
         else:
             self._finish(at, job)
 
-    def _token(self, at: float, job: Job) -> None:
+    def _token(self, at: float, job: Job, count: int = 1) -> None:
         if job.phase is not Phase.DECODE or job.slot is None:
             return
         resident = job.slot.resident
         if self.physics.prefill_stalls_decode and resident.computing_until > at:
-            self._at(resident.computing_until, lambda now: self._token(now, job))
+            self._at(resident.computing_until, lambda now: self._token(now, job, count))
             return
-        job.tokens += 1
+        job.tokens += count
         job.first_at = at if job.first_at is None else job.first_at
         self.changed[job] = None
         if job.tokens >= job.out_tokens:
@@ -323,7 +331,8 @@ class Machine:
             return
         decoding = sum(j.phase is Phase.DECODE for j in resident.running)
         step = self.physics.decode_s_per_token * (1 + self.physics.decode_share * (decoding - 1))
-        self._at(at + step, lambda now: self._token(now, job))
+        ahead = min(self.stride, job.out_tokens - job.tokens)
+        self._at(at + ahead * step, lambda now: self._token(now, job, ahead))
 
     def _finish(self, at: float, job: Job) -> None:
         assert job.slot is not None

@@ -106,6 +106,10 @@ class Room:
             return None
         return sum(self._sizes[t] for t in wanted) <= self.memory_bytes
 
+    def displaces(self, target: int) -> bool:
+        """May a load of it push out a model that was served here? Also where that is not known."""
+        return not self.fit({target, *self._served_at})
+
     def may_load(self, target: int, now: float, resident_wanted: bool) -> bool:
         """May a load of it start? `resident_wanted`: requests wait for the model that was granted last."""
         if self.held(target, now) or not self.fit({target, *self.in_flight}):

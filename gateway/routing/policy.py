@@ -40,6 +40,7 @@ class Candidate(NamedTuple):
     load_s: float | None = None
     service_s: float | None = None  # of one request, start to end
     fits: bool | None = None  # False: loading it would push out a model in use
+    displaces: bool = False  # loading it may push out one that is idle
 
     @property
     def cold(self) -> bool:
@@ -157,9 +158,15 @@ Policy = Callable[[Route, Sequence[Candidate], Defaults], Decision | None]
 
 
 def cost(route: Route, candidates: Sequence[Candidate], defaults: Defaults = DEFAULTS) -> Decision | None:
-    """The lowest estimate of seconds to the first token: wait, load and prefill."""
+    """The lowest estimate of seconds to the first token: wait, load and prefill.
+
+    A load that pushes out another model counts twice: somebody will have to load that one again.
+    """
     estimates = _estimates(route, candidates, defaults)
-    ttfts = [inf if e is None else e[0] + e[1] + e[2] for e in estimates]
+    ttfts = [
+        inf if e is None else e[0] + e[1] + e[2] + (e[1] if e[1] and c.displaces else 0.0)
+        for e, c in zip(estimates, candidates, strict=True)
+    ]
     limit = min(ttfts, default=inf) + TIE_S
     if limit == inf:
         return None
@@ -176,7 +183,7 @@ def least_load(
     Places taken and queued for, as a share; of equals a loaded one first.
     """
     open_, demands = [], []
-    for at, (_, _, warm, loading, capacity, free, ahead, _, _, _, _, _, fits) in enumerate(candidates):
+    for at, (_, _, warm, loading, capacity, free, ahead, _, _, _, _, _, fits, _) in enumerate(candidates):
         cold = warm is False and not loading
         if cold and fits is False:
             continue
@@ -210,7 +217,7 @@ def _estimates(route: Route, candidates: Sequence[Candidate], defaults: Defaults
     estimates: list[Estimate | None] = []
     for c in candidates:
         (
-            _, _, warm, loading, capacity, free, ahead, kv, matched, per_token, load_s, service_s, fits,
+            _, _, warm, loading, capacity, free, ahead, kv, matched, per_token, load_s, service_s, fits, _,
         ) = c  # fmt: skip
         if warm is not False or loading:
             load_s = 0.0

@@ -312,7 +312,8 @@ class Scheduler(Generic[T]):
             free = 0
         warm = room.warm(target.id, view.warm, now)
         loading = view.loading or (warm is False and ours > 0)
-        fits = True if warm is not False or loading else self._may_load(room, target, now)
+        cold = warm is False and not loading
+        fits = self._may_load(room, target, now) if cold else True
         return Candidate(
             target.id,
             target.backend.url,
@@ -327,6 +328,7 @@ class Scheduler(Generic[T]):
             stats.load_s,
             stats.service_s,
             fits,
+            cold and room.displaces(target.id),
         )
 
     def _may_load(self, room: Room, target: T, now: float) -> bool:

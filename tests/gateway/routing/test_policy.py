@@ -119,6 +119,19 @@ def test_cost_prefers(chosen: Candidate, other: Candidate, swapped: bool) -> Non
     assert decided(cost, PROMPT, *both).target == chosen.target
 
 
+def test_a_load_that_pushes_out_another_model_has_to_pay_twice() -> None:
+    queue = like(1, free=0, queue_ahead=9)  # 10 s
+    cold = like(2, warm=False)  # 8 s
+    assert decided(cost, PROMPT, queue, cold).target == 2
+    assert decided(cost, PROMPT, queue, cold._replace(displaces=True)).target == 1
+    assert decided(cost, PROMPT, queue._replace(queue_ahead=19), cold._replace(displaces=True)).target == 2
+
+
+def test_what_is_pushed_out_is_no_part_of_the_estimate() -> None:
+    decision = decided(cost, PROMPT, like(1, warm=False, displaces=True))
+    assert decision.ttft_s == pytest.approx(9.0)
+
+
 def test_a_full_winner_is_waited_for() -> None:
     assert decided(cost, PROMPT, like(1, free=0), like(2, warm=False)).wait
     assert not decided(cost, PROMPT, like(1)).wait

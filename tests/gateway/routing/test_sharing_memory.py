@@ -279,3 +279,22 @@ def test_all_models_in_the_way_are_held_when_they_are_too_much_together() -> Non
     room.give(2, now=6)
     assert not room.held(1, 6)
     assert room.may_load(3, 6, resident_wanted=True)
+
+
+def test_a_load_displaces_what_was_served_here_and_does_not_fit_beside_it() -> None:
+    room = Room(memory_bytes=10)
+    for model, size in ((1, 6), (2, 6), (3, 3)):
+        room.know_size(model, size)
+    assert not room.displaces(1)
+    room.take(1, "x", load_s=None, now=0.0)
+    assert room.displaces(2)
+    assert not room.displaces(3)
+
+
+def test_where_sizes_are_unknown_a_load_is_taken_to_displace_what_was_served() -> None:
+    room = Room()
+    assert not room.displaces(1)
+    room.take(1, "x", load_s=None, now=0.0)
+    assert room.displaces(2)
+    room.saw_loaded([1, 2])
+    assert not room.displaces(2)

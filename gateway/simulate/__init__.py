@@ -1,0 +1,1 @@
+"""The gateway's core on virtual time, over models of engines."""
