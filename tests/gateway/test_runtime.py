@@ -268,3 +268,30 @@ def test_the_machines_own_zone_is_known_after_django_has_overwritten_it() -> Non
     env = {**os.environ, "TZ": "Asia/Tokyo", "DJANGO_SETTINGS_MODULE": "pharos_site.settings"}
     said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["Asia/Tokyo", "UTC"]
+
+
+async def test_the_queue_is_served_until_the_grace_is_over_and_then_told_to_come_back() -> None:
+    hold = asyncio.Event()
+
+    async def slow(request: Request, peer: Peer) -> None:
+        if request.line.startswith("POST"):
+            await hold.wait()
+        await chatting(request, peer)
+
+    async with stub(slow) as s:
+        drain = Drain(grace=Seconds(0.1), timeout=Seconds(10))
+        gateway = Gateway(Config(backends=[BackendConfig(url=s.url, capacity=1)], drain=drain))
+        await gateway.start()
+        await ready(gateway)
+        first = asyncio.create_task(post(gateway))
+        await until(lambda: gateway.scheduler.in_flight_at(s.url) == 1)
+        second = asyncio.create_task(post(gateway))
+        await until(lambda: gateway.scheduler.waiting == 1)
+        gateway.begin_drain()
+        drained = asyncio.create_task(gateway.drained())
+        status, headers = await second
+        assert not first.done()
+        hold.set()
+        await drained
+        await gateway.stop()
+    assert (status, headers[b"retry-after"], (await first)[0]) == (503, b"5", 200)
