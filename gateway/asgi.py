@@ -12,3 +12,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 CONNECTION = "pharos.connection"
 """Our server's ASGI extension: `scope["extensions"][CONNECTION]["abort"]()` cuts the client's connection."""
+
+GATEWAY = "pharos.gateway"
+"""Where the scope of a request for a page has the gateway."""

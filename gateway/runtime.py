@@ -8,6 +8,7 @@ import json
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from gateway.proxy.decisions import stage_of
 from gateway.proxy.feedback import sample_of, ttft_s
 from gateway.proxy.headers import value
 from gateway.proxy.refusals import Refusal
+from gateway.proxy.routes import ROUTES
 from gateway.proxy.upstream import Upstream, tls
 from gateway.routing.policy import POLICIES
 from gateway.routing.prefix import PrefixIndex
@@ -49,6 +51,10 @@ FIRST_ROUND_S = 10.0
 """Readiness waits for each backend's first round, but not for ever: one that hangs is busy."""
 TURN_S = 0.5
 UNASKED = "it has not answered yet"
+
+REMEMBERED = 50
+"""Finished requests that the pages can tell of."""
+PAGES = ("/status", "/status/", "/usage", "/usage/", "/admin")
 
 LIVE = frozenset({"backends", "keys", "drain"})
 """Settings whose edits are used at once. The others are built into parts that run for the process's life."""
@@ -80,6 +86,7 @@ class Gateway:
         self.instance = secrets.token_hex(8)
         self.draining = self.ready = False
         self.in_flight = 0
+        self.recent: deque[Done] = deque(maxlen=REMEMBERED)  # requests that are over, the last one last
         self._grace_until = 0.0
         self._idle = asyncio.Event()
         self._pools: dict[Backend, Upstream] = {}
@@ -213,9 +220,9 @@ class Gateway:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def routes(self, _path: str) -> bool:
-        """Everything is answered here: an unknown path gets a hint, not a page."""
-        return True
+    def routes(self, path: str) -> bool:
+        """All but the pages is answered here: an unknown path gets a hint, not a page."""
+        return path not in PAGES and not path.startswith(("/admin/", "/static/"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/healthz":
@@ -232,8 +239,12 @@ class Gateway:
             if not self.in_flight:
                 self._idle.set()
 
+    @property
+    def state(self) -> str:
+        return "draining" if self.draining else "ok" if self.ready else "starting"
+
     async def _health(self, scope: Scope, send: Send) -> None:
-        state = "draining" if self.draining else "ok" if self.ready else "starting"
+        state = self.state
         body: Mapping[str, object] = {
             "status": state,
             "backends": {b.url: b.error or ("up" if b.up else UNASKED) for b in self._shown()},
@@ -251,6 +262,8 @@ class Gateway:
         if (sample := sample_of(done)) is not None:
             assert done.target is not None
             done.target.stats.learn(sample)
+        if done.model is not None or done.path in ROUTES:
+            self.recent.append(done)
         _log_done(done)
 
 

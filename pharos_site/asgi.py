@@ -15,7 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pharos_site.settings")
 
 from django.core.asgi import get_asgi_application
 
-from gateway.asgi import Receive, Scope, Send
+from gateway.asgi import GATEWAY, Receive, Scope, Send
 
 Served = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -81,6 +81,7 @@ class Application:
         elif self._started.routes(scope["path"]):
             await self._started(scope, receive, send)
         else:
+            scope[GATEWAY] = self._started
             await self._django(scope, receive, send)
 
     @property
@@ -150,5 +151,13 @@ def serve_with_ours() -> None:
     CommandLineInterface.server_class = PharosServer  # type: ignore[assignment]  # inferred too narrowly
 
 
-application = Application(_build, get_asgi_application())
+def _pages() -> Served:
+    """Django is set up before anything that needs its applications is imported."""
+    django = get_asgi_application()
+    from gateway.web.desk import Pages
+
+    return Pages(django)
+
+
+application = Application(_build, _pages())
 serve_with_ours()

@@ -35,18 +35,19 @@ NOBODY = Key(ANONYMOUS)
 class Keys:
     """All keys of one config. Never changed: a reload makes a new one and swaps it in at once."""
 
-    __slots__ = ("_by_mark", "_named", "_salt")
+    __slots__ = ("_by_mark", "_digests", "_named", "_salt")
 
     def __init__(self, entries: Iterable[KeyConfig] = ()) -> None:
         self._salt = secrets.token_bytes(32)
         self._by_mark: dict[bytes, tuple[bytes, Key]] = {}
         self._named: dict[str, Key] = {}
+        self._digests: dict[str, bytes] = {}
         for entry in entries:
             models = frozenset(entry.models)
             key = Key(entry.name, entry.rpm, entry.tokens_per_day, entry.weight, models, entry.admin)
             digest = bytes.fromhex(entry.sha256)
             self._by_mark[self._mark(digest)] = digest, key
-            self._named[key.name] = key
+            self._named[key.name], self._digests[key.name] = key, digest
 
     def __repr__(self) -> str:
         return f"<Keys of {', '.join(self._named) or 'nobody'}>"
@@ -73,6 +74,14 @@ class Keys:
     def present(self, credentials: Sequence[bytes]) -> Key | None:
         """The first of the credentials that is a key: some clients send a made-up one beside the real one."""
         return next((key for c in credentials if (key := self.find(c)) is not None), None)
+
+    def proof(self, name: str, secret: bytes) -> str | None:
+        """What a session keeps to show, later, that it was begun with the key that has this name now.
+
+        Nobody can make it without `secret`, nor learn the key's hash from it. None: there is no such key.
+        """
+        digest = self._digests.get(name)
+        return None if digest is None else hmac.new(secret, b"proof" + digest, hashlib.sha256).hexdigest()
 
     def _mark(self, digest: bytes) -> bytes:
         return hashlib.blake2b(digest, key=self._salt, digest_size=16).digest()

@@ -55,6 +55,7 @@ class Consumer:
         index = PrefixIndex() if index is None else index
         self.fleet, self.limits, self.on_done, self.now = fleet, limits, on_done, now
         self.gate = Gate(accounts or Accounts(now=now, wall=wall), fleet)
+        self.live: dict[int, Done] = {}  # requests in flight, oldest first
         self.native = Native(fleet, pools, lambda backend: scheduler.in_flight_at(backend.url))
         self.passages = Settings(fleet, scheduler, pools, now, limits.wait_comment, show_backend, index, wall)
 
@@ -62,10 +63,12 @@ class Consumer:
         headers: list[Header] = scope["headers"]
         answer = Answer(scope, send, _request_id(headers), family_of(scope["path"], headers))
         done = Done(answer.request_id, scope["method"], scope["path"], self.now())
+        self.live[id(done)] = done
         try:
             await self._route(scope, receive, answer, done)
         except Refusal as e:
             done.status, done.outcome = 200 if answer.started else e.status, e.code
+            done.said = str(e)
             if (decision := decisions.REFUSED.get(e.code)) is not None:
                 done.decisions.append(Admission.MODEL_NOT_ALLOWED if isinstance(e, NotAllowed) else decision)
             await answer.refuse(e)
@@ -77,6 +80,7 @@ class Consumer:
             if done.target is None and Admission.OK in done.decisions:
                 done.decisions.append(Unrouted.CLIENT_LEFT)
         finally:
+            del self.live[id(done)]
             done.total_s = self.now() - done.arrived
             self.on_done(done)
 

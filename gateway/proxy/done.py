@@ -36,6 +36,7 @@ class Done:
     prefix_source: Source | None = None  # how that was known
     backend: str | None = None
     reason: str | None = None
+    said: str | None = None  # why it was refused, as its client was told
     status: int | None = None  # None: the client left before there was one
     outcome: str = "ok"
     first_byte_s: float | None = None
