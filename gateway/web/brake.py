@@ -1,8 +1,8 @@
 """Slows whoever tries keys at the login form. Pure: a clock in, seconds to wait out.
 
-Each client may miss a few times, then once in a while; and so may all clients together, so that many addresses
-do not help. Who is told to wait is not kept waiting by us: he gets an answer at once that says when to come
-back. Clients on this machine are not held up by what others do.
+Each client may miss a few times, then once in a while; and so may all clients together, so that many
+addresses do not help. Who is told to wait is not kept waiting by us: he gets an answer at once that says when
+to come back. Clients on this machine are not held up by what others do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Brake:
         self._all_due = 0.0
 
     def take(self, client: str | None) -> float:
-        """Seconds until this client may try; 0: it may now, and that was one try. Its address, if it has one."""
+        """Seconds until the client of this address may try; 0: it may now, and that was one try."""
         now, who = self.now(), _group(client)
         due = max(now, self._due.get(who, 0.0))
         all_due = max(now, self._all_due)

@@ -50,12 +50,12 @@ def chart(found: Mapping[int, Counts], of: Span, days: Days) -> Chart:
     shown = bars(found, of)
     top = max((b.counts.tokens for b in shown), default=0)
     pitch = WIDTH / max(len(shown), 1)
-    body = format_html_join(
-        "\n", "<g>{}<title>{}</title></g>", ((_bar(b, i, pitch, top), _title(b, days)) for i, b in enumerate(shown))
-    )  # fmt: skip
+    parts = ((_bar(b, i, pitch, top), _title(b, days)) for i, b in enumerate(shown))
+    body = format_html_join("\n", "<g>{}<title>{}</title></g>", parts)
     words = _words(shown, days)
     svg = format_html(
-        '<svg class="bars" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
+        '<svg class="bars" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}">{}</svg>',
         WIDTH, HEIGHT, words, body,
     )  # fmt: skip
     return Chart(svg, top, -(-len(of) // MOST_BARS), words)

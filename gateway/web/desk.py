@@ -1,7 +1,7 @@
 """Between the loop, which owns all state, and the threads in which pages are made.
 
-A page is made in a thread. What it shows it asks the desk for: the desk has the loop take a snapshot and waits
-for it, in that thread. Nothing of the gateway is touched anywhere else.
+A page is made in a thread. What it shows it asks the desk for: the desk has the loop take a snapshot and
+waits for it, in that thread. Nothing of the gateway is touched anywhere else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Desk:
         self.keys: Keys = gateway.accounts.keys  # never changed: a reload swaps it
 
     def ask(self, look: Callable[[Gateway], T]) -> T:
-        """What `look` sees of the gateway in one step of the loop. It must be quick and must not change it."""
+        """What `look` sees of the gateway in one step of the loop. It is quick, and changes nothing."""
         return self._on_loop(lambda: look(self._gateway))
 
     def wait_before_try(self, client: str | None) -> float:

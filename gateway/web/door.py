@@ -1,9 +1,9 @@
 """Who may see the pages, and the headers that all of them carry.
 
-With keys: whoever presents an admin key, in a header or at the login form. Each request looks its key up anew,
-so one that was taken away opens nothing from then on. Without keys: whoever sits at this machine, by which
-name that must be one of this machine's own: a page of somebody else's, whose name was pointed at 127.0.0.1,
-gets nothing out of the browser here.
+With keys: whoever presents an admin key, in a header or at the login form. Each request looks its key up
+anew, so one that was taken away opens nothing from then on. Without keys: whoever sits at this machine, and
+asks for it by a name of its own: the page of a stranger whose name was pointed at 127.0.0.1 gets nothing out
+of a browser here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ NOBODY = Operator()
 
 
 def operator_of(request: HttpRequest) -> Operator:
-    return getattr(request, "user", NOBODY)  # type: ignore[return-value]  # the door put it there
+    return getattr(request, "user", NOBODY)  # the door put it there
 
 
 def desk_of(request: HttpRequest) -> Desk:
@@ -104,7 +104,7 @@ class Headers:
 
 
 class Csrf(CsrfViewMiddleware):
-    """Pharos has no list of its own names, so where a form came from is held against the name it was sent to."""
+    """Pharos has no list of its own names: where a form came from is held against where it was sent."""
 
     def _origin_verified(self, request: HttpRequest) -> bool:
         origin, host = urlsplit(request.META["HTTP_ORIGIN"]), request.META.get("HTTP_HOST", "")

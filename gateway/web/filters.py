@@ -48,6 +48,12 @@ def size(value: float | None) -> str | SafeString:
 
 
 @register.filter
+def short(url: str | None) -> str:
+    """An address without what all of them begin with."""
+    return (url or "").removeprefix("http://")
+
+
+@register.filter
 def tokens(counts: Counts, field: str) -> str | SafeString:
     """A count of tokens, unless no request told any."""
     value: int = getattr(counts, field)

@@ -1,4 +1,4 @@
-"""/admin/: Django's admin as a window on the config file and on what lives now. Nothing can be changed here."""
+"""/admin/: Django's admin as a window on the config file and on what lives now. It changes nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, URLResolver, path, reverse
+from django.utils.decorators import method_decorator
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST, require_safe
@@ -86,8 +87,8 @@ class Window(AdminSite):
     def get_log_entries(self, request: HttpRequest) -> Any:  # noqa: ANN401  (a query, in Django)
         return []
 
-    @sensitive_post_parameters("key")
-    @never_cache
+    @method_decorator(sensitive_post_parameters("key"))
+    @method_decorator(never_cache)
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """With the right key a new session begins, and the browser is sent where it wanted to go."""
         if self.has_permission(request) and request.method == "GET":
@@ -98,15 +99,18 @@ class Window(AdminSite):
                 seconds = math.ceil(wait_s)
                 why = f"Too many keys were tried: wait {seconds} s, and try again."
                 return refused(request, Refused(429, "too_many_tries", why, seconds))
-            if form.is_valid() and (wrong := _begin(request, form.cleaned_data["key"])) is None:
-                return HttpResponseRedirect(_next(request))
             if form.is_valid():
+                wrong = _begin(request, form.cleaned_data["key"])
+                if wrong is None:
+                    return HttpResponseRedirect(_next(request))
                 form.add_error("key", wrong)
             status = 403
         context = {**self.each_context(request), "title": "Log in", "form": form, "next": _next(request)}
         return render(request, "admin/login.html", {**context, **(extra_context or {})}, status=status)
 
-    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def logout(  # type: ignore[override]  # no page says goodbye: it leads to the form
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         if (id_ := request.session.get(SESSION)) is not None:
             desk_of(request).end(str(id_))
         request.session.flush()

@@ -1,7 +1,7 @@
 """Usage added up, out of a history. For a thread: with 1,000 keys and 400 days it takes half a second.
 
-Plain loops, so that the loop gets the interpreter whenever it wants it: one sort or sum in C over all of it would
-keep it away for as long as that takes.
+Written as plain loops, so that the event loop gets the interpreter whenever it wants it: one sort in C over
+all of it would keep it away for as long as that takes.
 """
 
 from __future__ import annotations

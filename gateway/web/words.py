@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from gateway.proxy.done import Done
 
 MEND = {
-    "invalid_api_key": "Its client sent no key, or one that is not in the config: `manage.py keys_new` makes one.",
+    "invalid_api_key": "Its client sent no key, or one that is not in the config: `keys_new` makes one.",
     "invalid_request": "The client sent what no engine should get; it was told what to change.",
     "model_required": "The client named no model.",
-    "encoded_body": "The client sent a compressed body, which Pharos does not read.",
+    "encoded_body": "The client sent a compressed body, which Pharos cannot read.",
     "request_too_large": "The body is over `limits: body` of the config.",
-    "rate_limit_exceeded": "The key's `rpm`, or what is left of its `tokens_per_day` beside its requests in flight.",
+    "rate_limit_exceeded": "The key's `rpm`, or its `tokens_per_day` beside what its requests in flight hold.",
     "insufficient_quota": "The key's `tokens_per_day`: raise it in the config, or wait for the next day.",
     "model_not_found": "No backend lists the model, or it is not among the key's `models`.",
     "model_unavailable": "Backends list the model and none of them is up: look at the backends above.",
@@ -22,9 +22,9 @@ MEND = {
     "upgrade_refused": "The client asked for a websocket; it goes on without one.",
     "queue_full": "As many requests wait as `limits: queue` allows: the engines cannot keep up.",
     "draining": "Pharos was being stopped.",
-    "engine_failed": "The engine failed after it had the request, and may have failed of it: nobody else was asked.",
+    "engine_failed": "The engine failed with the request, and perhaps of it: nobody else was asked.",
     "engine_error": "The engine answered with an error.",
-    "engine_redirects": "The address in the config is not where the engine's API is: it sends clients elsewhere.",
+    "engine_redirects": "The backend sends clients elsewhere: its address in the config is not that of its API.",
     "engine_timeout": "The engine was silent for longer than `limits: first_byte` or `idle` allow.",
     "engine_refused_key": "The backend's `api_key` in the config is not the one that the engine takes.",
     "client_left": "The client closed its connection before the end: nobody is to blame here.",
@@ -98,7 +98,5 @@ def why(done: Done) -> list[str]:
     elif done.status is not None and done.status >= 400 and done.outcome == "ok":
         told.append(f"The engine itself answered {done.status}, and the client got its answer.")
     if done.finished is False:
-        told.append(
-            "The engine's answer ended without its generation ending, so it was cut and not passed for whole."
-        )
+        told.append("The engine's answer ended before its generation had, so it was cut.")
     return told
