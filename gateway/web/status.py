@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.accounts.usage import NOTHING, Counts
+from gateway.proxy.decisions import stage_of
 from gateway.proxy.done import Done
 from gateway.proxy.feedback import ttft_s
 from gateway.web import plans, words
@@ -222,6 +223,7 @@ def _request_json(r: Request) -> dict[str, Any]:
         "prompt_tokens": d.prompt_tokens,
         "completion_tokens": d.completion_tokens,
         "cached_tokens": d.cached_tokens,
+        "decisions": [[stage_of(x), str(x)] for x in d.decisions],
         "why": r.why,
         "candidates": [
             {

@@ -193,15 +193,15 @@ def csrf_refused(request: HttpRequest, reason: str = "") -> HttpResponse:
     return refused(request, Refused(403, "csrf", why))
 
 
-def bad_request(request: HttpRequest, _error: object) -> HttpResponse:
+def bad_request(request: HttpRequest, exception: object) -> HttpResponse:
     return refused(request, Refused(400, "bad_request", "Pharos does not understand this request."))
 
 
-def forbidden(request: HttpRequest, _error: object) -> HttpResponse:
+def forbidden(request: HttpRequest, exception: object) -> HttpResponse:
     return refused(request, Refused(403, "forbidden", "This is not for you."))
 
 
-def not_found(request: HttpRequest, _error: object) -> HttpResponse:
+def not_found(request: HttpRequest, exception: object) -> HttpResponse:
     return refused(
         request, Refused(404, "not_found", "There is no such page. Pages: /status, /usage, /admin/.")
     )

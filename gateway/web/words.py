@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.proxy.decisions import stage_of
 from gateway.proxy.done import Done
 
 MEND = {
@@ -26,7 +27,7 @@ MEND = {
     "engine_error": "The engine answered with an error.",
     "engine_redirects": "The backend sends clients elsewhere: its address in the config is not that of its API.",
     "engine_timeout": "The engine was silent for longer than `limits: first_byte` or `idle` allow.",
-    "engine_refused_key": "The backend's `api_key` in the config is not the one that the engine takes.",
+    "engine_refused_key": "The engine does not take the `api_key` that the config has for this backend.",
     "client_left": "The client closed its connection before the end: nobody is to blame here.",
 }
 
@@ -54,14 +55,14 @@ class Scored:
 
 def candidates(done: Done) -> list[Scored]:
     """What it was chosen from, the best estimate first. Empty: no target was ever chosen."""
-    if done.choice is None:
+    if done.decision is None:
         return []
     found = [
         Scored(
-            c.name, at == done.choice.at, s.feasible, residency(c.warm, c.loading), c.free, c.capacity,
+            c.name, at == done.decision.at, s.feasible, residency(c.warm, c.loading), c.free, c.capacity,
             c.queue_ahead, c.matched_tokens, s.wait_s, s.load_s, s.prefill_s, s.ttft_s,
         )
-        for at, (c, s) in enumerate(zip(done.choice.candidates, done.choice.scores, strict=True))
+        for at, (c, s) in enumerate(zip(done.decision.candidates, done.decision.scores, strict=True))
     ]  # fmt: skip
     return sorted(found, key=lambda s: (not s.chosen, not s.feasible, s.ttft_s))
 
@@ -91,6 +92,8 @@ def why(done: Done) -> list[str]:
         told.append(f"It went to {done.backend}: {done.reason}.")
     if done.cold:
         told.append("The model was not loaded there, so it paid for the load.")
+    if done.expected_cached:
+        told.append(f"About {done.expected_cached:,} tokens of its prompt were expected in the cache there.")
     if done.said and done.outcome not in QUOTING:
         told.append(f"Its client was told: {done.said}")
     if done.outcome in MEND:
@@ -99,4 +102,6 @@ def why(done: Done) -> list[str]:
         told.append(f"The engine itself answered {done.status}, and the client got its answer.")
     if done.finished is False:
         told.append("The engine's answer ended before its generation had, so it was cut.")
+    if done.decisions:
+        told.append("Step by step: " + ", ".join(f"{stage_of(d)} {d}" for d in done.decisions) + ".")
     return told
