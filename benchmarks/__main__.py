@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import bigbody, crowd, overhead, parties, prefix, reading, report, routing, tap
+from benchmarks import bigbody, crowd, overhead, pages, parties, prefix, reading, report, routing, tap
 from gateway.demo.install import InstallError
 from gateway.demo.processes import StartError
 
@@ -27,6 +27,8 @@ def main() -> None:
         figures += routing.measure()
         status.update("the prefix index")
         figures += prefix.figures()
+        status.update("the pages, with a year of usage")
+        figures += pages.measure()
         status.update("replies through the tap")
         figures += tap.measure()
         status.update("a live llama.cpp")

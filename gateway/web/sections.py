@@ -13,9 +13,9 @@ from django.utils.safestring import SafeString
 
 from gateway.accounts.usage import NOTHING
 from gateway.config import SIZES, Bytes, Config, Seconds, Secret
-from gateway.web import filters, status, words
+from gateway.web import filters, snapshot, status, words
 from gateway.web.filters import UNKNOWN, known
-from gateway.web.snapshot import KeyShot, Snapshot
+from gateway.web.snapshot import Ask, KeyShot, Snapshot
 from gateway.web.sums import By, Span, totals
 
 HIDDEN = "(hidden)"
@@ -26,7 +26,7 @@ class Section:
     name: str
     title: str
     about: str
-    show: Callable[[Snapshot], dict[str, Any]]
+    show: Callable[[Snapshot, Ask], dict[str, Any]]
 
 
 def _table(
@@ -38,9 +38,9 @@ def _table(
 # -- keys --------------------------------------------------------------------------------------
 
 
-def keys(shot: Snapshot) -> dict[str, Any]:
+def keys(shot: Snapshot, ask: Ask) -> dict[str, Any]:
     today = dict(totals(shot.history, Span(shot.today, shot.today), By.KEY))
-    rows = [_key(shot, k, today.get(k.key.name, NOTHING).tokens) for k in shot.keys]
+    rows = [_key(shot, k, today.get(k.key.name, NOTHING).tokens) for k in snapshot.keys(ask)]
     columns = (
         "Name",
         "Requests in the last minute",
@@ -79,7 +79,7 @@ def _of(used: int, limit: int) -> SafeString:
 # -- what lives --------------------------------------------------------------------------------
 
 
-def backends(shot: Snapshot) -> dict[str, Any]:
+def backends(shot: Snapshot, _ask: Ask) -> dict[str, Any]:
     rows = [
         (
             b.shot.url,
@@ -115,7 +115,7 @@ def _probes(lines: Sequence[str]) -> SafeString | str:
     return format_html("<details><summary>{}</summary><ul>{}</ul></details>", len(lines), items)
 
 
-def targets(shot: Snapshot) -> dict[str, Any]:
+def targets(shot: Snapshot, _ask: Ask) -> dict[str, Any]:
     rows = [
         (
             t.model,
@@ -142,7 +142,7 @@ def targets(shot: Snapshot) -> dict[str, Any]:
     return _table(columns, rows, "No backend has listed a model yet.", more)
 
 
-def live(shot: Snapshot) -> dict[str, Any]:
+def live(shot: Snapshot, _ask: Ask) -> dict[str, Any]:
     rows = [
         (
             r.done.request_id,
@@ -163,7 +163,7 @@ def live(shot: Snapshot) -> dict[str, Any]:
 # -- the config --------------------------------------------------------------------------------
 
 
-def config(shot: Snapshot) -> dict[str, Any]:
+def config(shot: Snapshot, _ask: Ask) -> dict[str, Any]:
     return {"text": yaml.safe_dump(plain(shot.config), sort_keys=False, allow_unicode=True, width=100)}
 
 

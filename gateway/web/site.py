@@ -144,10 +144,11 @@ def _next(request: HttpRequest) -> str:
 def _page(site: Window, section: Section) -> Callable[[HttpRequest], HttpResponse]:
     @require_safe
     def page(request: HttpRequest) -> HttpResponse:
-        shot = desk_of(request).ask(snapshot.take)
+        ask = desk_of(request).ask
+        shot = ask(snapshot.take)
         context = {
             **site.each_context(request), "title": section.title, "section": section, "shot": shot,
-            "file": shot.config_file, **section.show(shot),
+            "file": shot.config_file, **section.show(shot, ask),
         }  # fmt: skip
         return render(request, "admin/section.html", context)
 

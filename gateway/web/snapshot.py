@@ -7,10 +7,12 @@ nothing out. All that can wait, sums and sentences and scores, is done from the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from engines.plan import Plan
 from gateway.accounts.days import Days
@@ -25,6 +27,7 @@ from gateway.runtime import Gateway
 MOST_TARGETS = 400
 MOST_LIVE = 200
 """Shown; how many there are is told besides."""
+KEYS_A_STEP = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,6 @@ class Snapshot:
     config_file: str | None
     config_error: str | None
     needs_restart: tuple[str, ...]
-    keys: tuple[KeyShot, ...]
     backends: tuple[BackendShot, ...]
     targets_left_out: int
     waiting: int
@@ -127,7 +129,6 @@ def take(gateway: Gateway) -> Snapshot:
         config_file=None if live_config is None else str(live_config.path),
         config_error=None if live_config is None else live_config.error,
         needs_restart=gateway.needs_restart,
-        keys=_keys(gateway),
         backends=backends,
         targets_left_out=left_out,
         waiting=gateway.scheduler.waiting,
@@ -139,18 +140,31 @@ def take(gateway: Gateway) -> Snapshot:
     )
 
 
-def _keys(gateway: Gateway) -> tuple[KeyShot, ...]:
+Ask = Callable[[Callable[[Gateway], Any]], Any]
+"""Has the loop take a look, and returns what it saw: `Desk.ask`."""
+
+
+def keys(ask: Ask) -> list[KeyShot]:
+    """For a thread. Asks for some keys at a time: their windows are worked out when somebody looks."""
+    known: tuple[Key, ...] = ask(lambda gateway: tuple(gateway.accounts.keys))
+    found: list[KeyShot] = []
+    for first in range(0, len(known), KEYS_A_STEP):
+        found += ask(partial(_keys, known[first : first + KEYS_A_STEP]))
+    return found
+
+
+def _keys(some: Sequence[Key], gateway: Gateway) -> list[KeyShot]:
     accounts = gateway.accounts
     quota, today, seen = accounts.quota, accounts.today, accounts.last_seen
-    return tuple(
+    return [
         KeyShot(
             key,
             None if key.rpm is None else quota.windows.used(key.name),
             quota.held(today, key.name),
             seen.get(key.name),
         )
-        for key in accounts.keys
-    )
+        for key in some
+    ]
 
 
 def _backends(gateway: Gateway, now: float) -> tuple[tuple[BackendShot, ...], int]:

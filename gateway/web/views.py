@@ -88,7 +88,7 @@ def _usage_context(request: HttpRequest, shot: UsageShot, days: Days, of: Span) 
         "keys_left_out": max(0, len(keys) - MOST_ROWS),
         "models_left_out": max(0, len(models) - MOST_ROWS),
         "idle": sum(name not in seen for name in shot.names),
-        "by_day": [(days.date(n), counts) for n, counts in sorted(found.items(), reverse=True) if counts.requests],
+        "by_day": [(days.date(n), c) for n, c in sorted(found.items(), reverse=True) if c.requests],
         "first": days.date(of.first), "last": days.date(of.last), "days": len(of),
         "zone_name": getattr(shot.zone, "key", None) or str(shot.zone),
     }  # fmt: skip

@@ -25,7 +25,7 @@ MEND = {
     "draining": "Pharos was being stopped.",
     "engine_failed": "The engine failed with the request, and perhaps of it: nobody else was asked.",
     "engine_error": "The engine answered with an error.",
-    "engine_redirects": "The backend sends clients elsewhere: its address in the config is not that of its API.",
+    "engine_redirects": "The backend sends clients elsewhere: its address in the config is not its API's.",
     "engine_timeout": "The engine was silent for longer than `limits: first_byte` or `idle` allow.",
     "engine_refused_key": "The engine does not take the `api_key` that the config has for this backend.",
     "client_left": "The client closed its connection before the end: nobody is to blame here.",

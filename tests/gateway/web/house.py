@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +110,7 @@ class Visitor:
         headers = [("host", self.host), ("accept", self.accept), *more]
         if self.jar:
             headers.append(("cookie", "; ".join(f"{n}={v}" for n, v in self.jar.items())))
-        merged = {n: v for n, v in headers}  # what is given last counts
+        merged = dict(headers)  # what is given last counts
         scope = {
             "type": "http", "http_version": "1.1", "method": method, "scheme": self.scheme,
             "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
@@ -124,7 +124,7 @@ class Visitor:
         async def receive() -> Any:
             if given:
                 return given.pop()
-            await _for_ever()
+            return await asyncio.Event().wait()
 
         async def send(message: Any) -> None:
             sent.append(message)
@@ -138,13 +138,3 @@ class Visitor:
             if kept:
                 self.jar[name] = kept
         return came
-
-
-async def _for_ever() -> None:
-    import asyncio
-
-    await asyncio.Event().wait()
-
-
-def today(made: Gateway) -> int:
-    return made.accounts.days.day(time.time())

@@ -12,7 +12,6 @@ from gateway.web import door
 from tests.gateway.web.house import ALICE, OPS, Visitor, gateway, keys
 
 
-
 def admin(name: str) -> KeyConfig:
     return KeyConfig(name=name, sha256=Digest(digest_of(f"sk-new-{name}")), admin=True)
 
@@ -21,7 +20,15 @@ def demoted(key: KeyConfig) -> KeyConfig:
     return msgspec.structs.replace(key, admin=False)
 
 
-PAGES = ("/status", "/usage", "/admin/", "/admin/keys/", "/admin/config/", "/status?format=json", "/usage?format=csv")
+PAGES = (
+    "/status",
+    "/usage",
+    "/admin/",
+    "/admin/keys/",
+    "/admin/config/",
+    "/status?format=json",
+    "/usage?format=csv",
+)
 LAN = "192.168.1.20"
 
 
@@ -97,7 +104,7 @@ async def test_a_login_ends_when_its_key_is_taken_away() -> None:
     made = gateway(*keys())
     visitor = Visitor(made)
     await visitor.log_in()
-    made.accounts.replace(keys()[1:] + [admin("other")])
+    made.accounts.replace([*keys()[1:], admin("other")])
     assert (await visitor.get("/status")).status == 302
 
 
@@ -170,7 +177,9 @@ async def test_a_form_of_another_site_is_refused() -> None:
     assert (await visitor.post("/admin/login/", sent, ("origin", f"http://{visitor.host}"))).status == 302
 
 
-@pytest.mark.parametrize("host", ["my_box:8090", "pharos.lan", "[fd00::1]:8090", "PHAROS", "192.168.1.2:8090"])
+@pytest.mark.parametrize(
+    "host", ["my_box:8090", "pharos.lan", "[fd00::1]:8090", "PHAROS", "192.168.1.2:8090"]
+)
 async def test_any_name_that_a_network_gives_the_machine_will_do(host: str) -> None:
     visitor = Visitor(gateway(*keys()), client=LAN, host=host)
     form = await visitor.get("/admin/login/")
@@ -225,7 +234,9 @@ async def test_cookies_are_for_this_site_and_no_script(scheme: str) -> None:
         assert ("Secure" in line) is (scheme == "https")
 
 
-@pytest.mark.parametrize("path", ["/status", "/admin/login/", "/nothing", "/static/pharos/pharos.css", "/usage?from=x"])
+@pytest.mark.parametrize(
+    "path", ["/status", "/admin/login/", "/nothing", "/static/pharos/pharos.css", "/usage?from=x"]
+)
 async def test_every_reply_keeps_browsers_from_loading_what_is_not_ours(path: str) -> None:
     came = await Visitor(gateway()).get(path)
     policy = came.header("content-security-policy") or ""
@@ -265,7 +276,9 @@ async def test_without_keys_nobody_else_does_and_is_told_why(client: str | None)
     assert "keys_new" in came.text
 
 
-@pytest.mark.parametrize("host", ["evil.test:8090", "localhost.evil.test", "127.0.0.1.evil.test", "192.168.1.2", "-", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.test:8090", "localhost.evil.test", "127.0.0.1.evil.test", "192.168.1.2", "-", ""]
+)
 async def test_a_name_pointed_at_this_machine_by_a_stranger_opens_nothing(host: str) -> None:
     assert (await Visitor(gateway(), host=host).get("/status?format=json")).status == 403
 
@@ -280,8 +293,12 @@ async def test_a_request_over_a_proxy_here_is_not_one_from_here(header: str) -> 
 
 async def test_only_pages_are_sent_to_django() -> None:
     made = Gateway(Config())
-    assert not any(made.routes(p) for p in ("/status", "/usage", "/admin", "/admin/keys/", "/static/pharos/x"))
-    assert all(made.routes(p) for p in ("/", "/v1/models", "/api/tags", "/statusx", "/healthz", "/administrator"))
+    assert not any(
+        made.routes(p) for p in ("/status", "/usage", "/admin", "/admin/keys/", "/static/pharos/x")
+    )
+    assert all(
+        made.routes(p) for p in ("/", "/v1/models", "/api/tags", "/statusx", "/healthz", "/administrator")
+    )
 
 
 async def test_an_unknown_page_is_not_found_in_words() -> None:
