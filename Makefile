@@ -35,7 +35,7 @@ slow: $(STAMP) ## tests that take more than a few seconds
 live: $(STAMP) ## tests against real llama.cpp servers, which they install and start themselves
 	$(BIN)/python -m pytest -q -m live --durations=5
 
-browser: $(STAMP) ## tests that need a real browser
+browser: $(STAMP) ## tests of the pages in a real browser: needs Chromium (Debian: apt install chromium)
 	$(BIN)/python -m pytest -q -m browser
 
 bench: $(STAMP) ## what the gateway adds, measured against direct calls; never an assertion

@@ -13,7 +13,7 @@ MEND = {
     "model_required": "The client named no model.",
     "encoded_body": "The client sent a compressed body, which Pharos cannot read.",
     "request_too_large": "The body is over `limits: body` of the config.",
-    "rate_limit_exceeded": "The key's `rpm`, or its `tokens_per_day` beside what its requests in flight hold.",
+    "rate_limit_exceeded": "The key's `rpm`, or its `tokens_per_day` beside what its requests hold now.",
     "insufficient_quota": "The key's `tokens_per_day`: raise it in the config, or wait for the next day.",
     "model_not_found": "No backend lists the model, or it is not among the key's `models`.",
     "model_unavailable": "Backends list the model and none of them is up: look at the backends above.",
