@@ -52,6 +52,9 @@ async def _measure() -> list[Figure]:
         ),
         figure("first count after a snapshot", "ms", _times(lambda: _count(gateway), gateway), note=note),
     ]
+    figures.append(
+        figure("loop late with nothing to do", "ms", await _idle(), note="what else the machine does")
+    )
     for target in (
         "/status",
         "/usage",
@@ -112,6 +115,16 @@ async def _page(gateway: Any, target: str) -> list[Figure]:  # noqa: ANN401  (a 
         figure(f"page {name}", "ms", took, note=f"{size / 1e6:.1f} MB; budget 2 s"),
         figure(f"loop late during {name}", "ms", late, note=f"budget {BUDGET_MS:g} ms"),
     ]
+
+
+async def _idle() -> list[float]:
+    late: list[float] = []
+    stop = asyncio.Event()
+    watch = asyncio.create_task(_lateness(stop, late))
+    await asyncio.sleep(2)
+    stop.set()
+    await watch
+    return late
 
 
 async def _lateness(stop: asyncio.Event, late: list[float]) -> None:
