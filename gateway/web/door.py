@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from hmac import compare_digest
 from urllib.parse import quote, urlsplit
 
 from django.conf import settings
@@ -146,7 +147,8 @@ def by_key(request: HttpRequest) -> Operator | Refused:
         return Operator(key.name, "header") if key.admin else not_admin(key.name)
     name, proof = request.session.get(KEY), request.session.get(PROOF)
     key = desk.keys.named(name) if isinstance(name, str) else None
-    if key is None or proof is None or proof != desk.keys.proof(key.name, _secret()):
+    had = key is not None and compare_digest(str(proof), desk.keys.proof(key.name, _secret()) or "")
+    if key is None or not had:
         return Refused(401, "no_key", "The pages ask for an admin key: send `Authorization: Bearer …`.")
     if not key.admin or desk.ended(str(request.session.get(SESSION))):
         return Refused(401, "no_key", "This login is over: the pages ask for an admin key.")

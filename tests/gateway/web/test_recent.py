@@ -22,7 +22,7 @@ async def ask(gateway: Gateway, path: str, body: object = None) -> int:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "path": path,
         "method": "POST" if body else "GET",
