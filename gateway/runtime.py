@@ -59,6 +59,7 @@ would be felt in every token that passes meanwhile."""
 REMEMBERED = 50
 """Finished requests that the pages can tell of."""
 PAGES = ("/status", "/status/", "/usage", "/usage/", "/admin")
+PAGES_BELOW = ("/admin/", "/static/admin/", "/static/pharos/")
 
 LIVE = frozenset({"backends", "keys", "drain"})
 """Settings whose edits are used at once. The others are built into parts that run for the process's life."""
@@ -227,7 +228,7 @@ class Gateway:
 
     def routes(self, path: str) -> bool:
         """All but the pages is answered here: an unknown path gets a hint, not a page."""
-        return path not in PAGES and not path.startswith(("/admin/", "/static/"))
+        return path not in PAGES and not path.startswith(PAGES_BELOW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/healthz":
