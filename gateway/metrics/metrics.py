@@ -207,7 +207,7 @@ class Metrics(Collector):
 def _status(done: Done) -> str:
     if done.outcome == "client_left":
         return CLIENT_LEFT
-    if done.status is None:  # it ended in an error that nobody foresaw
+    if done.status is None:  # it ended in an error that nobody foresaw, or the gateway ended before it
         return UNFORESEEN
     return str(done.status) if 100 <= done.status <= 599 else OTHER
 

@@ -79,7 +79,7 @@ class Consumer:
                 done.decisions.append(Unrouted.CLIENT_LEFT)
         finally:
             done.total_s = self.now() - done.arrived
-            if (load := load_of(done)) is not None:
+            if done.target is not None and (load := load_of(done)) is not None:
                 done.decisions.append(load)
             self.on_done(done)
 

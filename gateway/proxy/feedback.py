@@ -34,8 +34,6 @@ def ttft_s(done: Done) -> float | None:
 
 def load_of(done: Done) -> Load | None:
     """What it had to do with a load of its model. None: nothing, as far as the engine tells."""
-    if done.target is None:
-        return None
     if done.control:
         return Load.CONTROL
     if done.cold:

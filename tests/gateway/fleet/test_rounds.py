@@ -110,15 +110,16 @@ async def test_a_log_is_connected_once_and_ends_once(tmp_path: Path) -> None:
     backend, said = log.backend(path), list[Decision]()
     backend.decided = said.append
     follower = LogFollower(backend, path, lambda: 1.0)
-    assert backend.log_up is False
+    up = [backend.log_up]
     await log.follow(follower)
     path.write_bytes(b"slots=4\n")
     await log.follow(follower)
-    assert backend.log_up is True
+    up.append(backend.log_up)
     path.unlink()
     await log.follow(follower)
     await log.follow(follower)
-    assert backend.log_up is False
+    up.append(backend.log_up)
+    assert up == [False, True, False]
     assert said == [LogFeed.OPEN_FAILED, LogFeed.CONNECTED, LogFeed.ENDED, LogFeed.OPEN_FAILED]
 
 
