@@ -301,3 +301,16 @@ async def test_a_refusal_handed_over_after_all_is_no_further_attempt() -> None:
     attempts = len([r for s in (one, two) for r in s.requests if r.line.startswith("POST")])
     assert (attempts, table["queue", "immediate"]) == (2, 2)
     assert sum(v for (stage, _), v in table.items() if stage == "upstream") == 2
+
+
+async def test_the_time_an_engine_takes_to_refuse_is_no_overhead() -> None:
+    clock = Clock()
+
+    async def slow(request: Request, peer: Peer) -> None:
+        clock.now += 5 if request.line.startswith("POST") else 0
+        await engine(MODEL, refuses=True)(request, peer)
+
+    async with stub(slow) as one, stub(slow) as two, running(one, two, now=clock) as run:
+        assert (await run.ask(model=MODEL)).status == 503
+        page = await run.page()
+    assert (page("pharos_overhead_seconds_count"), page("pharos_overhead_seconds_sum")) == (1, 0)
