@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import tomllib
 from collections.abc import Awaitable, Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -92,6 +94,7 @@ class Metrics(Collector):
         self.counted = (self.requests, self.tokens, self.unmetered, self.decisions, self.predictions)
         self.timed = (self.ttft, self.own, self.queued, self.lag)
         self.series = (*self.counted, *self.timed, *GAUGES, BUILD)
+        self._build = _version(), platform.python_version()
         self._models: set[str] = set()
         self._page: asyncio.Task[bytes] | None = None
         self._begin()
@@ -173,7 +176,7 @@ class Metrics(Collector):
         for series in (*self.counted, *self.timed):
             yield from series.pieces()
         yield from self.live.collect()
-        yield from BUILD.pieces([((_version(), platform.python_version()), 1)])
+        yield from BUILD.pieces([(self._build, 1)])
 
     def describe(self) -> Iterator[Metric]:
         return (GaugeMetricFamily(s.name, s.what) for s in self.series)
@@ -217,7 +220,7 @@ def _source(source: Source) -> str:
 
 
 def _version() -> str:
-    try:
+    checkout = Path(__file__).parents[2] / "pyproject.toml"
+    if not checkout.exists():
         return version("pharos")
-    except PackageNotFoundError:  # run from a checkout
-        return ""
+    return str(tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]["version"])
