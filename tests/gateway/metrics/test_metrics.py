@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import tomllib
 from pathlib import Path
@@ -217,6 +218,16 @@ async def test_head_has_the_length_and_no_body() -> None:
 async def test_the_page_is_only_read() -> None:
     refused = await asked(metrics(), "POST")
     assert (refused.status, refused.headers[b"allow"]) == (405, b"GET, HEAD")
+
+
+async def test_a_reader_that_gives_up_does_not_take_the_page_from_another() -> None:
+    names = [f"m{i}" for i in range(300)]
+    m = metrics(backend(*names))
+    first, second = (asyncio.create_task(asked(m, "GET")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert len(read((await second).body).of("pharos_target_inflight")) == 300
+    assert first.cancelled()
 
 
 async def test_it_has_its_build_and_the_process() -> None:
