@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
@@ -17,6 +17,7 @@ NAMES = st.text(max_size=8)
 BOUNDS = (0.1, 1, 10)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(NAMES, NAMES, st.integers(0, 9)), max_size=120))
 def test_counts_read_as_those_of_the_client_library_do(added: list[tuple[str, str, int]]) -> None:
     registry = CollectorRegistry()
@@ -30,6 +31,7 @@ def test_counts_read_as_those_of_the_client_library_do(added: list[tuple[str, st
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(NAMES, st.sampled_from([0, 0.1, 0.5, 1, 7, 10, 11])), max_size=60))
 def test_times_read_as_those_of_the_client_library_do(seen: list[tuple[str, float]]) -> None:
     registry = CollectorRegistry()
