@@ -27,6 +27,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.target import Target
 from gateway.fleet.watch import Watch
 from gateway.live_config import LiveConfig
+from gateway.metrics.metrics import Metrics
 from gateway.proxy.answer import Answer
 from gateway.proxy.apis import OPENAI
 from gateway.proxy.consumer import Consumer, Done
@@ -83,6 +84,8 @@ class Gateway:
             self.fleet, POLICIES[config.policy], now, queue_limit=config.limits.queue
         )
         self.fleet.on_change.append(self.scheduler.kick)
+        self.metrics = Metrics(self.fleet, self.scheduler, now)
+        self.fleet.on_decision.append(self.metrics.decided)
         self.accounts = Accounts(
             config.keys, now=now, wall=wall, zone=zone_of(config.usage.timezone, settings.HOST_TZ),
             retention_days=config.usage.retention_days,
@@ -122,6 +125,7 @@ class Gateway:
         self.set_backends(self.config.backends)
         self._spawn(self._first_rounds())
         self._spawn(self._turns())
+        self._spawn(self.metrics.watch_loop(self.now))
         if self.live_config is not None:
             self._spawn(self.live_config.run())
 
@@ -234,6 +238,9 @@ class Gateway:
         if scope["path"] == "/healthz":
             await self._health(scope, send)
             return
+        if scope["path"] == "/metrics":
+            await self.metrics(scope, send)
+            return
         self.in_flight += 1
         try:
             if value(scope["headers"], INSTANCE.encode()) == self.instance.encode():
@@ -270,6 +277,7 @@ class Gateway:
             done.target.stats.learn(sample)
         if done.model is not None or done.path in ROUTES:
             self.recent.append(done)
+        self.metrics.finished(done)
         _log_done(done)
 
 

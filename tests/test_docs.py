@@ -65,7 +65,13 @@ def test_the_support_table_names_every_probe_and_no_other() -> None:
 
 
 def test_relative_links_lead_somewhere() -> None:
-    for name in ("README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/SUPPORT.md"):
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/ARCHITECTURE.md",
+        "docs/SUPPORT.md",
+        "docs/METRICS.md",
+    ):
         for link in re.findall(r"\]\(([^)#]+)\)", read(name)):
             assert "://" in link or (ROOT / name).parent.joinpath(link).exists(), f"{name}: {link}"
 

@@ -9,6 +9,7 @@ from engines.plan import Plan, Round
 from engines.signals import Residency, Snapshot
 from gateway.config import BackendConfig, FoundBackend
 from gateway.fleet.readings import FULL_INTERVAL_S, STALE_AFTER_ROUNDS, Readings
+from gateway.fleet.rounds import Decision, Generation
 from gateway.fleet.target import Target
 
 
@@ -36,7 +37,9 @@ class Backend:
         self._was_lost = False  # since its last full round: another process may answer by then
         self.readings = Readings()
         self.targets: dict[str, Target] = {}  # by the clients' name; also those that are not listed now
+        self.log_up: bool | None = None  # can its log be read? None: nobody tries
         self.changed: Callable[[], None] = lambda: None  # told of every round, of its loss and its return
+        self.decided: Callable[[Decision], None] = lambda _: None  # told which way its rounds went
 
     def __repr__(self) -> str:
         return f"<Backend {self.url} {'up' if self.up else self.error or 'not asked yet'}>"
@@ -105,7 +108,7 @@ class Backend:
         self.readings.fail(round_, {p.name: p.signal for p in plan.active})
 
     def _full(self, plan: Plan, snapshot: Snapshot, now: float) -> None:
-        anew = self._was_lost or (self.view is not None and self.view.plan.version != plan.version)
+        anew = self._anew(plan)
         self._was_lost = False
         before, listed = self._warm(now), set(self.models)
         self.view = View(plan, snapshot, now)
@@ -114,8 +117,18 @@ class Backend:
         self._name_models()
         self._new_generations(before, now)
         for name, target in self.targets.items():
-            if anew or (name in listed and name not in self.models):
-                target.generation += 1
+            if anew is not None:
+                self._new_generation(target, anew)
+            elif name in listed and name not in self.models:
+                self._new_generation(target, Generation.UNLISTED)
+
+    def _anew(self, plan: Plan) -> Generation | None:
+        """Why nothing that any of its models had cached is there any more."""
+        if self.view is None:
+            return None
+        if self.view.plan.version != plan.version:
+            return Generation.NEW_VERSION
+        return Generation.RETURNED if self._was_lost else None
 
     def _name_models(self) -> None:
         listed = self.view.snapshot.models if self.view is not None else None
@@ -132,7 +145,11 @@ class Backend:
         """A model that was unloaded has lost what it had cached."""
         for target in were_warm:
             if self.readings.residency(target.served, now) is Residency.COLD:
-                target.generation += 1
+                self._new_generation(target, Generation.UNLOADED)
+
+    def _new_generation(self, target: Target, why: Generation) -> None:
+        target.generation += 1
+        self.decided(why)
 
     def _stale(self, now: float) -> bool:
         return self.view is None or now - self.view.at > STALE_AFTER_ROUNDS * FULL_INTERVAL_S

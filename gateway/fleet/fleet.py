@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gateway.config import BackendConfig
 from gateway.fleet.backend import Backend
+from gateway.fleet.rounds import Decision, stage_of
 from gateway.fleet.target import Target
+
+log = logging.getLogger("pharos.fleet")
 
 REMEMBERED = 32
 """Backends taken out whose state is kept: a container that restarts leaves the list for a moment."""
@@ -26,6 +31,7 @@ class Fleet:
     def __init__(self, backends: Sequence[Backend] = ()) -> None:
         self.backends: tuple[Backend, ...] = ()
         self.on_change: list[Callable[[], None]] = []  # called after each round, loss, return and new set
+        self.on_decision: list[Callable[[Decision], None]] = []  # told which way background rounds went
         self._removed: OrderedDict[str, Backend] = OrderedDict()
         self._targets: dict[str, tuple[Target, ...]] = {}  # a model -> its targets, since the last change
         self._use(backends)
@@ -47,7 +53,7 @@ class Fleet:
                 backend.reconfigured(config)
             used.append(backend)
         for url, backend in now_here.items():
-            backend.changed = lambda: None
+            backend.changed, backend.decided = lambda: None, lambda _: None
             self._removed[url] = backend
             if len(self._removed) > REMEMBERED:
                 self._removed.popitem(last=False)
@@ -58,7 +64,12 @@ class Fleet:
     def _use(self, backends: Sequence[Backend]) -> None:
         self.backends = tuple(backends)
         for backend in backends:
-            backend.changed = self._changed
+            backend.changed, backend.decided = self._changed, partial(self._decided, backend)
+
+    def _decided(self, backend: Backend, decision: Decision) -> None:
+        log.debug("backend %s: %s=%s", backend.url, stage_of(decision), decision)
+        for tell in self.on_decision:
+            tell(decision)
 
     def _changed(self) -> None:
         self._targets.clear()

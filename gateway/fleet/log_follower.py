@@ -15,6 +15,7 @@ from pathlib import Path
 from engines.plan import Plan, heard
 from engines.signals import Snapshot
 from gateway.fleet.backend import Backend
+from gateway.fleet.rounds import LogFeed
 
 log = logging.getLogger("pharos.fleet")
 
@@ -76,6 +77,7 @@ class LogFollower:
         self.backend, self.now, self.sleep = backend, now, sleep
         self.file = LogFile(path)
         self._pause_s = POLL_S
+        backend.log_up = False
 
     async def run(self) -> None:
         while True:
@@ -89,6 +91,8 @@ class LogFollower:
         try:
             lines, snapshots = await asyncio.to_thread(self._read, plan)
         except OSError as e:
+            self.backend.decided(LogFeed.ENDED if self.backend.log_up else LogFeed.OPEN_FAILED)
+            self.backend.log_up = False
             if self._pause_s == POLL_S:
                 why = e.strerror or e
                 log.warning(
@@ -99,6 +103,9 @@ class LogFollower:
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
             return False
         self._pause_s = POLL_S
+        if not self.backend.log_up:
+            self.backend.log_up = True
+            self.backend.decided(LogFeed.CONNECTED)
         for snapshot in snapshots:
             self.backend.heard(snapshot, self.now())
         return lines > 0

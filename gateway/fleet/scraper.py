@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable
 
 from engines.detect import Undetected, detect
 from engines.fetch import Fault, Fetch
-from engines.plan import Plan, Unreachable, resolve, scrape, stale_plan
+from engines.plan import Plan, Round, Unreachable, resolve, scrape, stale_plan
 from engines.recipes import RECIPES
 from engines.recipes.base import Kind, Recipe
+from engines.signals import Snapshot
 from gateway.fleet.backend import Backend
 from gateway.fleet.readings import FULL_INTERVAL_S
+from gateway.fleet.rounds import Resolve, Scrape
 
 log = logging.getLogger("pharos.fleet")
 
@@ -75,16 +77,25 @@ class Scraper:
             self._answered()
 
     async def _resolve(self) -> None:
-        recipe = await self._recipe()
-        config = self.backend.config
-        plan, snapshot = await resolve(self.get, recipe, config.probes, has_log=config.logs is not None)
-        if self.plan is None or [p.name for p in plan.active] != [p.name for p in self.plan.active]:
+        try:
+            recipe, plan, snapshot = await self._look()
+        except (Undetected, Unreachable):
+            self.backend.decided(Resolve.FAILED)
+            raise
+        same = self.plan is not None and [p.name for p in plan.active] == [p.name for p in self.plan.active]
+        self.backend.decided(Resolve.SAME_PLAN if same else Resolve.NEW_PLAN)
+        if not same:
             names = ", ".join(p.name for p in plan.active)
             log.info(
                 "backend %s is %s %s; reads %s", self.backend.url, recipe.title, plan.version or "", names
             )
         self.plan, self.resolved_at, self.full_at = plan, self.now(), self.now()
         self.backend.resolved(plan, snapshot, self.now())
+
+    async def _look(self) -> tuple[Recipe, Plan, Snapshot]:
+        recipe, config = await self._recipe(), self.backend.config
+        plan, snapshot = await resolve(self.get, recipe, config.probes, has_log=config.logs is not None)
+        return recipe, plan, snapshot
 
     async def _recipe(self) -> Recipe:
         if self.kind is None:
@@ -96,7 +107,12 @@ class Scraper:
         full = due or not self.backend.up  # only an answer to a full round brings a backend back
         if not full and not plan.shows_load:
             return
-        result = await scrape(self.get, plan, load_only=not full)
+        try:
+            result = await scrape(self.get, plan, load_only=not full)
+        except Unreachable:
+            self.backend.decided(Scrape.UNREACHABLE)
+            raise
+        self.backend.decided(came_of(result, plan))
         if full:
             self.full_at = self.now()
             self.backend.scraped(result, plan, self.now())
@@ -119,3 +135,11 @@ class Scraper:
         if self._logged is not None:
             log.info("backend %s answers again", self.backend.url)
         self._seen, self._logged = True, None
+
+
+def came_of(result: Round, plan: Plan) -> Scrape:
+    if result.snapshot.version is not None and result.snapshot.version != plan.version:
+        return Scrape.NEW_VERSION
+    if result.busy:
+        return Scrape.BUSY
+    return Scrape.PROBE_FAILED if result.failed else Scrape.OK

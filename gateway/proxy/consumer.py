@@ -21,6 +21,7 @@ from gateway.proxy.apis import ANTHROPIC
 from gateway.proxy.ask import understand
 from gateway.proxy.decisions import Admission, Unrouted, UsageAsked
 from gateway.proxy.done import Done
+from gateway.proxy.feedback import load_of
 from gateway.proxy.gate import Charge, Gate, NotAllowed
 from gateway.proxy.headers import Header, to_client, value
 from gateway.proxy.native import Native
@@ -82,6 +83,8 @@ class Consumer:
         finally:
             del self.live[id(done)]
             done.total_s = self.now() - done.arrived
+            if done.target is not None and (load := load_of(done)) is not None:
+                done.decisions.append(load)
             self.on_done(done)
 
     async def _route(self, scope: Scope, receive: Receive, answer: Answer, done: Done) -> None:

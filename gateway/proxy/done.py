@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.accounts.admission import Spending
 from gateway.fleet.target import Target
 from gateway.proxy.decisions import Decision
 from gateway.routing import policy as routing
@@ -29,6 +30,8 @@ class Done:
     decisions: list[Decision] = field(default_factory=list)  # in order
     target: Target | None = None  # the last that was tried
     cold: bool = False  # its model was not loaded when the request was sent
+    queued_s: float | None = None  # all its waits for a place together; None: it never had one
+    own_s: float | None = None  # Pharos's own time until it was first sent to an engine, those waits left out
     granted_s: float | None = None  # when its last wait for a place was over
     predicted_s: float | None = None  # to its first token, from then, as the policy saw it
     decision: routing.Decision | None = None  # the policy's, with its scores
@@ -48,4 +51,5 @@ class Done:
     prefill_s: float | None = None
     decode_s: float | None = None
     load_s: float | None = None  # Ollama: below 0.5 s the model was warm
+    spending: Spending | None = None  # what its key is charged; None: nothing, it was turned away
     total_s: float = 0.0

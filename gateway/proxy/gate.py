@@ -82,7 +82,8 @@ class Charge:
         if _turned_away(self.done, value):
             self.admission.refund()
         else:
-            self.admission.settle(_spending(self.ask, self.done, value))
+            self.done.spending = _spending(self.ask, self.done, value)
+            self.admission.settle(self.done.spending)
 
 
 def _turned_away(done: Done, ended_by: BaseException | None) -> bool:

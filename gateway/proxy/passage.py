@@ -118,6 +118,7 @@ class Passage:
         while self.failed < ATTEMPTS and (lease := await self._take()):
             backend = lease.target.backend
             self.tried.append(backend)
+            self.done.decisions += (lease.decision.why, _queued(lease))
             self._note(lease)
             with lease:
                 self.lease = lease
@@ -177,6 +178,7 @@ class Passage:
                 raise Refusal(503, "draining", f"{e}.", 5) from None
             except routing.Turned:
                 return None
+            self.done.queued_s = (self.done.queued_s or 0.0) + lease.waited_s
             if serving.speaks(lease.target.backend, self.ask.route):
                 return lease
             lease.release()  # it came up during the wait, and does not have this route
@@ -193,7 +195,6 @@ class Passage:
     def _note(self, lease: Lease[Target]) -> None:
         done, decision = self.done, lease.decision
         self.prompt.sent(lease.target)
-        done.decisions += (decision.why, Queue.WAITED if lease.waited_s > 0 else Queue.IMMEDIATE)
         done.decision, done.expected_cached = decision, decision.matched_tokens
         done.prefix_source = self.prompt.source
         done.target, done.cold, done.predicted_s = lease.target, lease.cold, decision.ttft_s
@@ -215,6 +216,8 @@ class Passage:
         own = self.ask.stream and recipe is not None and recipe.closes_after_stream
         same = serving.same(backend, self.ask.model, served)
         body = self.ask.body_for(self.ask.model if same else served)
+        if self.done.own_s is None:
+            self.done.own_s = self.now() - self.done.arrived - (self.done.queued_s or 0.0)
         reply = await self.pools[backend].send(_target(self.scope), headers, body, own_connection=own)
         async with reply:
             pieces = reply.pieces()
@@ -389,6 +392,10 @@ class Passage:
         self._note(held.lease)
         await self._start(held.reply, held.lease)
         await self.answer.end(held.body)
+
+
+def _queued(lease: Lease[Target]) -> Queue:
+    return Queue.WAITED if lease.waited_s > 0 else Queue.IMMEDIATE
 
 
 def _target(scope: Scope) -> str:

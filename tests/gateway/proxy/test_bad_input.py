@@ -327,7 +327,7 @@ PATHS = [
     "/v1/chat/completions//", "/v1/chat/completions;x=1", "/V1/Chat/Completions", "/v1/chat/completions%00",
     "/v1/chat/completions%2f", "/v1%2fchat%2fcompletions%3f", "/%ff%fe", "/%", "/%zz", "/\\..\\..\\etc\\passwd",
     "/..%2f..%2fetc%2fpasswd", "/v1/models/..%2f..%2fapi%2ftags", "/v1/models/%00", "/v1/models/%ff",
-    "/v1/models/" + "a" * 8000, "/api/blobs/sha256:%0d%0a", "/api/../metrics", "*", "http://evil/metrics", "/'\"<script>",
+    "/v1/models/" + "a" * 8000, "/api/blobs/sha256:%0d%0a", "/api/../metrics", "*", "http://evil/nothing", "/'\"<script>",
     "/v1/messages/../x", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/api/delete", "/static/../settings.py",
     "/v1/chat/completions%0d%0aX-Evil:%201",
 ]  # fmt: skip

@@ -294,6 +294,14 @@ async def test_an_ollama_request_without_a_prompt_only_loads(path: str, body: by
     async with stub(engine) as s, gateway(s.url, recipe=OLLAMA) as g:
         await g.ask(body, path)
     assert g.done[0].control is control
+    assert (Load.CONTROL in g.done[0].decisions) is control
+
+
+async def test_a_request_that_reached_no_engine_had_nothing_to_do_with_a_load() -> None:
+    async with gateway("http://127.0.0.1:1", recipe=OLLAMA) as g:
+        await g.ask(b'{"model":"nobody-has-it","keep_alive":0}', "/api/generate")
+    assert g.done[0].control
+    assert Load.CONTROL not in g.done[0].decisions
 
 
 # -- an end to waiting -------------------------------------------------------------------------
