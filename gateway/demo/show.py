@@ -23,6 +23,7 @@ QUESTION = "What is a lighthouse for? Answer in one or two sentences."
 MAX_TOKENS = 80
 
 ADDRESSES = {
+    "/status": "what the engines do now, and why a request went where it did",
     "/healthz": "is the gateway well",
     "/v1/models": "the models it offers",
 }
