@@ -20,7 +20,7 @@ def main() -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 120
-    talks = trace.trace(given.seed, given.users, given.turns)
+    talks = trace.trace(given.seed, trace.Shape(given.users, given.turns))
     runs: list[report.Run] = []
     try:
         for repeat in range(given.repeats):
@@ -34,10 +34,11 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
+    usual = trace.Shape()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="runs through each (3)")
-    parser.add_argument("--users", type=int, default=trace.USERS, help=f"conversations at once ({trace.USERS})")
-    parser.add_argument("--turns", type=int, default=trace.TURNS, help=f"of each of them ({trace.TURNS})")
+    parser.add_argument("--users", type=int, default=usual.users, help=f"conversations at once ({usual.users})")
+    parser.add_argument("--turns", type=int, default=usual.turns, help=f"of each of them ({usual.turns})")
     parser.add_argument("--seed", type=int, default=1, help="of what is asked, and when (1)")
     return parser.parse_args()
 

@@ -1,24 +1,13 @@
-"""The gateway that also tells what it expected of each request: `daphne benchmarks.replay.told:application`.
-
-    GET /bench/done     all requests so far, as JSON; never a word of them
-"""
+"""A gateway that also keeps what it expected of each request, and what came."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from django.core.asgi import get_asgi_application
-
-from gateway.asgi import Receive, Scope, Send
-from gateway.config import config_path, load
 from gateway.proxy.decisions import stage_of
 from gateway.proxy.done import Done
 from gateway.proxy.feedback import ttft_s
 from gateway.runtime import Gateway
-from pharos_site import asgi
-
-PATH = "/bench/done"
 
 
 class Telling(Gateway):
@@ -52,24 +41,3 @@ def row(done: Done) -> dict[str, object]:
         chosen, score = decision.candidates[decision.at], decision.scores[decision.at]
         told |= {"score": score._asdict(), "candidate": chosen._asdict()}
     return told
-
-
-class Application(asgi.Application):
-    def __init__(self) -> None:
-        super().__init__(self._make, get_asgi_application())
-
-    def _make(self) -> Telling:
-        self.gateway = Telling(load(), file=config_path())
-        return self.gateway
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("path") != PATH:
-            await super().__call__(scope, receive, send)
-            return
-        body = json.dumps([row(done) for done in self.gateway.told if done.target]).encode()
-        length = (b"content-length", str(len(body)).encode())
-        await send({"type": "http.response.start", "status": 200, "headers": [length]})
-        await send({"type": "http.response.body", "body": body})
-
-
-application = Application()

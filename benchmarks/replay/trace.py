@@ -13,15 +13,19 @@ from dataclasses import dataclass
 
 from gateway.demo.install import ROOT
 
-USERS = 8
-TURNS = 4
-SYSTEM_WORDS = (950, 700, 120)
-"""Of the system prompts. A word of the licence is 1.3 tokens, so these are about 1,250, 900 and 160 tokens."""
-WEIGHTS = (3, 3, 2)
-QUESTION_WORDS = (20, 90)
-PASTED_WORDS = 250  # with the first question of every third conversation
-ANSWER_TOKENS = (12, 40)
-THINK_S = 2.0  # on average
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How long, how many. A word of the licence is 1.3 tokens."""
+
+    users: int = 8
+    turns: int = 4
+    system_words: tuple[int, ...] = (950, 700, 120)
+    """Of the system prompts, about 1,250, 900 and 160 tokens; each is picked less often than the one before."""
+    question_words: tuple[int, int] = (20, 90)
+    pasted_words: int = 250  # with the first question of every third conversation
+    answer_tokens: tuple[int, int] = (12, 40)
+    think_s: float = 2.0  # on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +44,25 @@ class Talk:
     turns: tuple[Turn, ...]
 
 
-def trace(seed: int, users: int = USERS, turns: int = TURNS) -> list[Talk]:
+def trace(seed: int, shape: Shape = Shape()) -> list[Talk]:
     """The same for the same arguments."""
     chance = random.Random(seed)
     sentences = _sentences()
-    systems = [_text(chance, sentences, words) for words in SYSTEM_WORDS]
-    return [_talk(chance, sentences, number, systems, turns) for number in range(users)]
+    systems = [_text(chance, sentences, words) for words in shape.system_words]
+    return [_talk(chance, sentences, number, systems, shape) for number in range(shape.users)]
 
 
-def _talk(chance: random.Random, sentences: Sequence[str], number: int, systems: list[str], turns: int) -> Talk:
-    system = chance.choices(systems, WEIGHTS)[0]
-    asked = []
-    for turn in range(turns):
-        words = chance.randint(*QUESTION_WORDS) + (PASTED_WORDS if turn == number % 3 == 0 else 0)
-        question = _text(chance, sentences, words)
-        asked.append(Turn(chance.expovariate(1 / THINK_S), question, chance.randint(*ANSWER_TOKENS)))
-    return Talk(f"user-{number}", system, tuple(asked))
+def _talk(
+    chance: random.Random, sentences: Sequence[str], number: int, systems: Sequence[str], shape: Shape
+) -> Talk:
+    system = chance.choices(systems, range(len(systems) + 1, 1, -1))[0]
+    turns = []
+    for turn in range(shape.turns):
+        pasted = shape.pasted_words if turn == 0 and number % 3 == 0 else 0
+        question = _text(chance, sentences, chance.randint(*shape.question_words) + pasted)
+        answer_tokens = chance.randint(*shape.answer_tokens)
+        turns.append(Turn(chance.expovariate(1 / shape.think_s), question, answer_tokens))
+    return Talk(f"user-{number}", system, tuple(turns))
 
 
 def _sentences() -> list[str]:
