@@ -24,9 +24,8 @@ def main() -> None:
     runs: list[report.Run] = []
     try:
         for repeat in range(given.repeats):
-            order = (fronts.PHAROS, fronts.ROUND_ROBIN)
-            for front in order if repeat % 2 == 0 else reversed(order):
-                runs.append(_run(console, front, repeat, talks))
+            order = (fronts.PHAROS, fronts.ROUND_ROBIN)[:: 1 if repeat % 2 == 0 else -1]
+            runs += [_run(console, front, repeat, talks) for front in order]
     except (InstallError, StartError) as e:
         sys.exit(str(e))
     report.show(console, runs)
@@ -37,7 +36,9 @@ def _arguments() -> argparse.Namespace:
     usual = trace.Shape()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="runs through each (3)")
-    parser.add_argument("--users", type=int, default=usual.users, help=f"conversations at once ({usual.users})")
+    parser.add_argument(
+        "--users", type=int, default=usual.users, help=f"conversations at once ({usual.users})"
+    )
     parser.add_argument("--turns", type=int, default=usual.turns, help=f"of each of them ({usual.turns})")
     parser.add_argument("--seed", type=int, default=1, help="of what is asked, and when (1)")
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """The real process with a gateway that tells: `daphne benchmarks.replay.app:application`.
 
-    GET /bench/done     all requests that reached an engine so far, as JSON; never a word of them
+GET /bench/done     all requests that reached an engine so far, as JSON; never a word of them
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SLOTS = (1, 2, 4)
 CONTEXT = 4096  # tokens of a slot
 TOLD = "/bench/done"  # of our gateway: what it expected, and what came
 NO_NGINX = (
-    "There is no nginx here, and this compares Pharos with it. On Debian and Ubuntu: apt install nginx-light; "
+    "There is no nginx here, and Pharos is compared with it. On Debian and Ubuntu: apt install nginx-light. "
     "`make bench-routing` starts one of its own, so nothing is to be set up."
 )
 
@@ -84,7 +84,7 @@ def _pharos(folder: Path, engines: Sequence[LlamaServer]) -> tuple[Party, str]:
 
 
 def _round_robin(folder: Path, engines: Sequence[LlamaServer]) -> tuple[Party, str]:
-    """No connection to an engine is kept: llama.cpp ends its own after a stream, and says that it does not."""
+    """No connection to an engine is kept: llama.cpp ends it after a stream, and says that it will not."""
     party = nginx(folder, " ".join(f"server 127.0.0.1:{e.port};" for e in engines))
     if party is None:
         raise StartError(NO_NGINX)

@@ -83,12 +83,23 @@ def show(console: Console, runs: Sequence[Run]) -> None:
     table = Table(title="The same conversations over the same engines", title_justify="left", pad_edge=False)
     for heading in ("repeat", ""):
         table.add_column(heading)
-    headings = ("TTFT p50\ns", "p95\ns", "prompt\ntokens", "of these\ncached", "computed", "errors", "run\ns", "load")
+    headings = (
+        "TTFT p50\ns",
+        "p95\ns",
+        "prompt\ntokens",
+        "of these\ncached",
+        "computed",
+        "errors",
+        "run\ns",
+        "load",
+    )
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for repeat in sorted({run.repeat for run in runs}):
         for run in (run for run in runs if run.repeat == repeat):
-            table.add_row(str(repeat + 1), run.front, *_cells(run.asked), f"{run.took_s:.0f}", f"{run.load_1m:.1f}")
+            table.add_row(
+                str(repeat + 1), run.front, *_cells(run.asked), f"{run.took_s:.0f}", f"{run.load_1m:.1f}"
+            )
         table.add_section()
     for front in (PHAROS, ROUND_ROBIN):
         table.add_row("all", front, *_cells(asked_of(runs, front)))
@@ -107,7 +118,14 @@ def asked_of(runs: Sequence[Run], front: str) -> list[Asked]:
 def _cells(asked: Sequence[Asked]) -> list[str]:
     s = sum_of(asked)
     share = f"{s.cached:,} ({s.cached / s.prompt:.0%})" if s.prompt else ""
-    return [_seconds(s.ttft_p50), _seconds(s.ttft_p95), f"{s.prompt:,}", share, f"{s.computed:,}", str(s.errors)]
+    return [
+        _seconds(s.ttft_p50),
+        _seconds(s.ttft_p95),
+        f"{s.prompt:,}",
+        share,
+        f"{s.computed:,}",
+        str(s.errors),
+    ]
 
 
 def _ratios(runs: Sequence[Run]) -> list[str]:
@@ -127,9 +145,9 @@ def _show_foresight(console: Console, told: Sequence[dict[str, Any]]) -> None:
     if seen.right is None or seen.error_s is None or seen.bias is None:
         return
     console.print(
-        f"What Pharos expected of the caches was right for {seen.right:.0%} of its requests. Its estimate of the "
-        f"time to the first token was off by {seen.error_s:.2f} s (median), and {seen.bias:.2f} × of what came "
-        "(median).",
+        f"What Pharos expected of the caches was right for {seen.right:.0%} of its requests. Its estimate of "
+        f"the time to the first token was off by {seen.error_s:.2f} s, and {seen.bias:.2f} × "
+        "what came (medians).",
         soft_wrap=True,
         highlight=False,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
+from gateway.config import Config
 from gateway.proxy.decisions import stage_of
 from gateway.proxy.done import Done
 from gateway.proxy.feedback import ttft_s
@@ -13,9 +14,9 @@ from gateway.runtime import Gateway
 class Telling(Gateway):
     """Keeps every request that is over, for whoever measures."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config: Config, file: Path | None = None) -> None:
         self.told: list[Done] = []
-        super().__init__(*args, **kwargs)
+        super().__init__(config, file=file)
 
     def _done(self, done: Done) -> None:
         super()._done(done)

@@ -21,7 +21,7 @@ class Shape:
     users: int = 8
     turns: int = 4
     system_words: tuple[int, ...] = (950, 700, 120)
-    """Of the system prompts, about 1,250, 900 and 160 tokens; each is picked less often than the one before."""
+    """Of the system prompts, about 1,250, 900 and 160 tokens. The first ones are picked more often."""
     question_words: tuple[int, int] = (20, 90)
     pasted_words: int = 250  # with the first question of every third conversation
     answer_tokens: tuple[int, int] = (12, 40)

@@ -58,7 +58,7 @@ class Lease(Generic[T]):
     cold: bool  # the model was known not to be loaded: this request starts or joins a load
     _give_back: Callable[[Lease[T]], None] = field(repr=False)
     _computed: Callable[[Lease[T]], None] = field(repr=False)
-    prefilling: bool = True  # its prompt is being computed, as far as is known
+    prefilling: bool  # its prompt is being computed, as far as is known
     released: bool = False
 
     def first_token(self) -> None:
@@ -70,7 +70,6 @@ class Lease(Generic[T]):
     def release(self) -> None:
         if not self.released:
             self.released = True
-            self.first_token()
             self._give_back(self)
 
     def __enter__(self) -> Self:

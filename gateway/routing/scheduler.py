@@ -286,6 +286,9 @@ class Scheduler(Generic[T]):
                 room.saw_loaded(room.in_flight)
 
     def _give_back(self, lease: Lease[T]) -> None:
+        if lease.prefilling:  # it failed, or its reply was no stream
+            lease.prefilling = False
+            self._prefills.end(lease.target.id)
         room = self._room(lease.target)
         room.give(lease.target.id, self.now())
         if lease.target.id not in room.in_flight:
@@ -294,6 +297,8 @@ class Scheduler(Generic[T]):
 
     def _computed(self, lease: Lease[T]) -> None:
         self._prefills.end(lease.target.id)
+        if self._queue:
+            self.kick()
 
     def _left(self, ticket: Ticket[T]) -> None:
         model = ticket.ask.model

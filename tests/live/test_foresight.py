@@ -23,8 +23,8 @@ from benchmarks.replay.trace import Shape, Talk, Turn, trace
 pytestmark = pytest.mark.live
 
 FIFTY = Shape(
-    users=10, turns=5, system_words=(260, 160), question_words=(10, 40), pasted_words=60,
-    answer_tokens=(8, 16), think_s=0.7,
+    users=10, turns=5, system_words=(180, 120), question_words=(8, 24), pasted_words=40,
+    answer_tokens=(6, 10), think_s=0.7,
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def asked(front: Front, *talks: Talk) -> list[dict[str, Any]]:
 
 
 def long_text(seed: int) -> str:
-    return trace(seed, Shape(users=1, system_words=(900,)))[0].system
+    return trace(seed, Shape(users=1, system_words=(500,)))[0].system
 
 
 def once(document: str, question: str) -> Talk:
@@ -69,7 +69,9 @@ def test_of_a_long_prompt_sent_again_as_much_is_cached_as_expected(pharos: Front
         assert row["expected_cached"] == pytest.approx(row["cached_tokens"], rel=0.15)
 
 
-def test_of_fifty_turns_nine_in_ten_are_expected_right(pharos: Front, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_fifty_turns_nine_in_ten_are_expected_right(
+    pharos: Front, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = asked(pharos, *trace(5, FIFTY))
     seen = foresight(rows)
     with capsys.disabled():

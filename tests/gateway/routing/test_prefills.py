@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.gateway.routing.doubles import Bench, granted, target
+from tests.gateway.routing.doubles import Bench, granted, target, waits
 
 
 def test_the_next_prompt_goes_where_none_is_being_computed() -> None:
@@ -36,3 +36,14 @@ def test_a_load_is_no_prompt() -> None:
     bench = Bench(target(capacity=8, warm=False))
     bench.lease()
     assert bench.lease().decision.scores[0].wait_s == 0
+
+
+def test_who_waits_elsewhere_comes_here_at_the_first_token() -> None:
+    slow, quick = target(backend="a", capacity=8), target(backend="b", capacity=1)
+    bench = Bench(slow, quick)
+    first = granted(bench.ask(tokens=5000, matched={slow.id: 1000}))
+    assert granted(bench.ask(tokens=3000)).target is quick
+    third = bench.ask(tokens=100)
+    assert waits(third)
+    first.first_token()
+    assert granted(third).target is slow
