@@ -22,14 +22,17 @@ def main() -> None:
         console.width = 120
     talks = trace.trace(given.seed, trace.Shape(given.users, given.turns))
     runs: list[report.Run] = []
+    file = report.file()
     try:
         for repeat in range(given.repeats):
             order = (fronts.PHAROS, fronts.ROUND_ROBIN)[:: 1 if repeat % 2 == 0 else -1]
-            runs += [_run(console, front, repeat, talks) for front in order]
+            for front in order:
+                runs.append(_run(console, front, repeat, talks))
+                report.keep(file, runs, given.seed)
     except (InstallError, StartError) as e:
         sys.exit(str(e))
     report.show(console, runs)
-    console.print(f"Kept in {report.keep(runs, given.seed)}", soft_wrap=True)
+    console.print(f"Kept in {file}", soft_wrap=True)
 
 
 def _arguments() -> argparse.Namespace:

@@ -157,14 +157,17 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def keep(runs: Sequence[Run], seed: int) -> Path:
-    """All that was measured, request by request. Returns the file."""
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / time.strftime("routing-%Y%m%dT%H%M%SZ.json", time.gmtime())
+def file() -> Path:
+    """Where the runs that begin now are kept."""
+    return FOLDER / time.strftime("routing-%Y%m%dT%H%M%SZ.json", time.gmtime())
+
+
+def keep(path: Path, runs: Sequence[Run], seed: int) -> None:
+    """All that was measured so far, request by request."""
+    path.parent.mkdir(exist_ok=True)
     body = {
         "seed": seed,
         "cpus": os.cpu_count(),
         "runs": [{**asdict(run), "sum": asdict(sum_of(run.asked))} for run in runs],
     }
     path.write_text(json.dumps(body, indent=1) + "\n")
-    return path
