@@ -232,7 +232,7 @@ def _estimates(route: Route, candidates: Sequence[Candidate], defaults: Defaults
         if per_token is None:
             per_token = prefill_guess
         slot_s = (service_guess if service_s is None else service_s) / capacity  # a place frees this often
-        wait_s = busy_s if free > 0 else (ahead + 1) * slot_s
+        wait_s = busy_s if free > 0 else busy_s + (ahead + 1) * slot_s
         if matched > prompt:
             matched = prompt
         if kv is not None and kv > KV_PRESSURE:

@@ -58,7 +58,7 @@ CASES = [
     Case("overcommitted is full", like(1, free=-2), 1.0, 0, 1.0),
     Case("a free place: those ahead wait for something else", like(1, queue_ahead=3), 0, 0, 1.0),
     Case("prompts sent before it are computed first", like(1, prefilling_s=2.5), 2.5, 0, 1.0),
-    Case("full: they are part of a service", like(1, free=0, prefilling_s=2.5), 1.0, 0, 1.0),
+    Case("full: no place frees before they are", like(1, free=0, prefilling_s=2.5), 3.5, 0, 1.0),
     Case("cached tokens need no prefill", like(1, matched_tokens=600), 0, 0, 0.4),
     Case("more cached than asked saves the prompt, no more", like(1, matched_tokens=5000), 0, 0, 0.0),
     Case("at 90 % KV the cache still counts whole", like(1, matched_tokens=600, kv_usage=0.9), 0, 0, 0.4),
