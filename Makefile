@@ -10,10 +10,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint slow live browser bench lock clean
+.PHONY: help setup demo test lint slow live browser bench bench-routing lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv with everything for work on Pharos; nothing when it is up to date
 
@@ -40,6 +40,9 @@ browser: $(STAMP) ## tests of the pages in a real browser: needs Chromium (Debia
 
 bench: $(STAMP) ## what the gateway adds, measured against direct calls; never an assertion
 	$(BIN)/python -m benchmarks
+
+bench-routing: $(STAMP) ## conversations through Pharos and through round-robin nginx, over real engines
+	$(BIN)/python -m benchmarks.replay
 
 lock: $(STAMP) ## pin the dependencies of pyproject.toml anew, by hash
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version $(MIN_PYTHON) --generate-hashes \

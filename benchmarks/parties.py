@@ -45,7 +45,7 @@ http {{
     client_body_buffer_size 32m;
     keepalive_requests 1000000;
     tcp_nodelay on;
-    upstream engine {{ server 127.0.0.1:{engine}; keepalive 64; keepalive_requests 1000000; }}
+    upstream engine {{ {upstream} }}
     server {{
         listen 127.0.0.1:{port} backlog=1024;
         location / {{
@@ -130,11 +130,11 @@ def on_stage(folder: Path) -> Iterator[Parties]:
         wait_ready(engine, port, "/v1/models", deadline_s=30)
         gateway = started.enter_context(_gateway(folder, port))
         wait_ready(gateway, gateway.port, "/healthz", deadline_s=60)
-        nginx = _nginx(folder, port)
-        if nginx is not None:
-            started.enter_context(nginx)
-            wait_ready(nginx, nginx.port, "/v1/models", deadline_s=30)
-        yield Parties(engine, gateway, nginx)
+        beside = nginx(folder, f"server 127.0.0.1:{port}; keepalive 64; keepalive_requests 1000000;")
+        if beside is not None:
+            started.enter_context(beside)
+            wait_ready(beside, beside.port, "/v1/models", deadline_s=30)
+        yield Parties(engine, gateway, beside)
 
 
 def _gateway(folder: Path, engine: int) -> Party:
@@ -149,12 +149,13 @@ def _gateway(folder: Path, engine: int) -> Party:
     return Party("The gateway", command, folder, port, environment(os.environ, file))
 
 
-def _nginx(folder: Path, engine: int) -> Party | None:
+def nginx(folder: Path, upstream: str) -> Party | None:
+    """Running once made; `upstream` is the block that names its engines. None: no nginx here."""
     program = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     if program is None:
         return None
     port, file = free_port(), folder / "nginx.conf"
-    file.write_text(NGINX.format(folder=folder, engine=engine, port=port))
+    file.write_text(NGINX.format(folder=folder, upstream=upstream, port=port))
     folder.chmod(0o755)  # its worker runs as another user when we are root
     return Party("nginx", [program, "-p", str(folder), "-c", str(file)], folder, port, dict(os.environ))
 

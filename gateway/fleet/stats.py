@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 WEIGHT = 0.2
@@ -11,6 +12,9 @@ MIN_UNCACHED_TOKENS = 256
 """Below this the time to first token is mostly overhead, and says nothing of the prefill."""
 WARM_LOAD_S = 0.5
 """A load shorter than this was none: Ollama reports 1 to 100 ms for a warm model."""
+SCALES = (0.5, 2.0)
+"""What the text and the tokenizer can do to an estimate of tokens. More or less than that is something else:
+a picture, which is not estimated, or an engine that counts new tokens only (Ollama 0.30.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Sample:
     predicted_s: float | None = None  # what the policy expected of `ttft_s`
     total_s: float | None = None
     prompt_tokens: int | None = None
+    estimated_tokens: int | None = None  # of the prompt, before it was sent
     cached_tokens: int | None = None
     load_s: float | None = None
     prefill_s: float | None = None
@@ -41,6 +46,7 @@ class Stats:
     prefill_s_per_token: float | None = None
     load_s: float | None = None
     service_s: float | None = None
+    token_scale: float | None = None  # the prompt's tokens, by those estimated
     error_s: float | None = None  # by how much the expected time to first token was off, either way
 
     def learn(self, sample: Sample) -> None:
@@ -48,9 +54,24 @@ class Stats:
             return
         self.load_s = _mean(self.load_s, _load(sample))
         self.prefill_s_per_token = _mean(self.prefill_s_per_token, _prefill(sample))
+        self.token_scale = _mean(self.token_scale, _scale(sample))
         self.service_s = _mean(self.service_s, None if sample.cold else sample.total_s)
         if sample.predicted_s is not None and sample.ttft_s is not None and sample.streamed:
             self.error_s = _mean(self.error_s, abs(sample.ttft_s - sample.predicted_s))
+
+
+def scaled(estimated_tokens: int, targets: Iterable[Stats]) -> int:
+    """The estimate of a prompt's tokens, as targets of its model have taught it: they have one tokenizer."""
+    scales = [stats.token_scale for stats in targets if stats.token_scale is not None]
+    return round(estimated_tokens * sum(scales) / len(scales)) if scales else estimated_tokens
+
+
+def _scale(sample: Sample) -> float | None:
+    """Of short prompts much is the chat template, and a system prompt that it brings along."""
+    if sample.prompt_tokens is None or (sample.estimated_tokens or 0) < MIN_UNCACHED_TOKENS:
+        return None
+    scale = sample.prompt_tokens / (sample.estimated_tokens or 1)
+    return scale if SCALES[0] <= scale <= SCALES[1] else None
 
 
 def _load(sample: Sample) -> float | None:

@@ -34,6 +34,7 @@ class Done:
     own_s: float | None = None  # Pharos's own time until it was first sent to an engine, those waits left out
     granted_s: float | None = None  # when its last wait for a place was over
     predicted_s: float | None = None  # to its first token, from then, as the policy saw it
+    estimated_tokens: int | None = None  # of the whole prompt, before anything was learned of its tokenizer
     decision: routing.Decision | None = None  # the policy's, with its scores
     expected_cached: int | None = None  # tokens of the prompt that its target was to have cached
     prefix_source: Source | None = None  # how that was known

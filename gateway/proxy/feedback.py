@@ -19,6 +19,7 @@ def sample_of(done: Done) -> Sample | None:
         predicted_s=done.predicted_s,
         total_s=done.total_s - done.granted_s,
         prompt_tokens=done.prompt_tokens,
+        estimated_tokens=done.estimated_tokens,
         cached_tokens=done.cached_tokens,
         load_s=done.load_s,
         prefill_s=done.prefill_s,

@@ -13,6 +13,7 @@ from engines import routes as engine_routes
 from gateway.asgi import Scope
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.stats import scaled
 from gateway.fleet.target import Target
 from gateway.proxy import replies, serving
 from gateway.proxy.answer import Answer
@@ -90,7 +91,9 @@ class Passage:
         self.ask, self.scope, self.answer, self.done = ask, scope, answer, done
         self.name = serving.find(self.fleet, ask.route, ask.model)  # raises Refusal (404)
         chain = chain_of(ask.route.path, ask.fields, self.name)
-        self.prompt = CachedPrompt(given.index, chain, ask.prompt_tokens, given.now, given.wall)
+        done.estimated_tokens = ask.prompt_tokens
+        self.prompt_tokens = scaled(ask.prompt_tokens, (t.stats for t in self.fleet.targets_of(self.name)))
+        self.prompt = CachedPrompt(given.index, chain, self.prompt_tokens, given.now, given.wall)
         self.failed = 0
         self.tried: list[Backend] = []  # by any of this request's turns
         self.lacking: Backend | None = None  # the last that has no such route
@@ -189,7 +192,7 @@ class Passage:
         exclude = frozenset(b.targets[name].id for b in closed if name in b.targets)
         matched = self.prompt.expected(self.fleet.targets_of(name))
         return routing.Ask(
-            self.ask.key, name, self.ask.prompt_tokens, self.ask.weight, exclude, bool(self.tried), matched
+            self.ask.key, name, self.prompt_tokens, self.ask.weight, exclude, bool(self.tried), matched
         )
 
     def _note(self, lease: Lease[Target]) -> None:
@@ -298,6 +301,8 @@ class Passage:
             if self.done.first_token_s is None and self.tap.first_token:
                 self.done.first_token_s = self.now() - self.done.arrived
                 self.prompt.first_token()
+                if self.lease is not None:
+                    self.lease.first_token()
         if piece:
             await self.answer.write(piece)
 

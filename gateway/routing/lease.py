@@ -57,7 +57,15 @@ class Lease(Generic[T]):
     waited_s: float
     cold: bool  # the model was known not to be loaded: this request starts or joins a load
     _give_back: Callable[[Lease[T]], None] = field(repr=False)
+    _computed: Callable[[Lease[T]], None] = field(repr=False)
+    prefilling: bool  # its prompt is being computed, as far as is known
     released: bool = False
+
+    def first_token(self) -> None:
+        """Its prompt is computed, and holds up that of nobody else. A second call does nothing."""
+        if self.prefilling:
+            self.prefilling = False
+            self._computed(self)
 
     def release(self) -> None:
         if not self.released:

@@ -41,6 +41,7 @@ class Candidate(NamedTuple):
     service_s: float | None = None  # of one request, start to end
     fits: bool | None = None  # False: loading it would push out a model in use
     displaces: bool = False  # loading it may push out one that is idle
+    prefilling_s: float = 0.0  # until the prompts sent before are computed: one waits for the other
 
     @property
     def cold(self) -> bool:
@@ -124,7 +125,8 @@ class Decision:
 
     @property
     def ttft_s(self) -> float:
-        return self.scores[self.at].ttft_s
+        estimate = self.estimates()[self.at]
+        return inf if estimate is None else estimate[0] + estimate[1] + estimate[2]
 
     @cached_property
     def scores(self) -> tuple[Score, ...]:
@@ -183,7 +185,7 @@ def least_load(
     Places taken and queued for, as a share; of equals a loaded one first.
     """
     open_, demands = [], []
-    for at, (_, _, warm, loading, capacity, free, ahead, _, _, _, _, _, fits, _) in enumerate(candidates):
+    for at, (_, _, warm, loading, capacity, free, ahead, _, _, _, _, _, fits, _, _) in enumerate(candidates):
         cold = warm is False and not loading
         if cold and fits is False:
             continue
@@ -218,6 +220,7 @@ def _estimates(route: Route, candidates: Sequence[Candidate], defaults: Defaults
     for c in candidates:
         (
             _, _, warm, loading, capacity, free, ahead, kv, matched, per_token, load_s, service_s, fits, _,
+            busy_s,
         ) = c  # fmt: skip
         if warm is not False or loading:
             load_s = 0.0
@@ -229,7 +232,7 @@ def _estimates(route: Route, candidates: Sequence[Candidate], defaults: Defaults
         if per_token is None:
             per_token = prefill_guess
         slot_s = (service_guess if service_s is None else service_s) / capacity  # a place frees this often
-        wait_s = 0.0 if free > 0 else (ahead + 1) * slot_s
+        wait_s = busy_s if free > 0 else busy_s + (ahead + 1) * slot_s
         if matched > prompt:
             matched = prompt
         if kv is not None and kv > KV_PRESSURE:

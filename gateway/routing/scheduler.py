@@ -23,6 +23,7 @@ from gateway.routing.lease import Ask, Closed, Lease, NoneUp, NoSuchModel, Queue
 from gateway.routing.memory import Room, patience_s
 from gateway.routing.policy import DEFAULTS, Candidate, Defaults, Policy, Route
 from gateway.routing.ports import Fleet, T, View
+from gateway.routing.prefills import Prefills
 from gateway.routing.queue import Answer, FairQueue
 
 UNKNOWN_CAPACITY = 2
@@ -113,6 +114,7 @@ class Scheduler(Generic[T]):
         self._waiting: Counter[str] = Counter()  # by model; no entry is 0
         self._rooms: dict[str, Room] = {}
         self._closed = False
+        self._prefills = Prefills()
         self._busy: dict[int, T] = {}  # by id: those with requests in flight
 
     # What requests do
@@ -267,7 +269,11 @@ class Scheduler(Generic[T]):
         target, chosen = sight.targets[decision.at], candidates[decision.at]
         self._take(target, chosen, now)
         cold = chosen.warm is False
-        ticket.lease = Lease(target, decision, now, now - ticket.since, cold, self._give_back)
+        ticket.lease = Lease(
+            target, decision, now, now - ticket.since, cold, self._give_back, self._computed, not cold
+        )
+        if not cold:  # when a load will be over is known less well, and is no matter of prompts
+            self._prefills.begin(target.id, now + decision.ttft_s)
         return Answer.GRANTED
 
     def _take(self, target: T, chosen: Candidate, now: float) -> None:
@@ -280,11 +286,19 @@ class Scheduler(Generic[T]):
                 room.saw_loaded(room.in_flight)
 
     def _give_back(self, lease: Lease[T]) -> None:
+        if lease.prefilling:  # it failed, or its reply was no stream
+            lease.prefilling = False
+            self._prefills.end(lease.target.id)
         room = self._room(lease.target)
         room.give(lease.target.id, self.now())
         if lease.target.id not in room.in_flight:
             del self._busy[lease.target.id]
         self.kick()
+
+    def _computed(self, lease: Lease[T]) -> None:
+        self._prefills.end(lease.target.id)
+        if self._queue:
+            self.kick()
 
     def _left(self, ticket: Ticket[T]) -> None:
         model = ticket.ask.model
@@ -329,6 +343,7 @@ class Scheduler(Generic[T]):
             stats.service_s,
             fits,
             cold and room.displaces(target.id),
+            self._prefills.left_s(target.id, now),
         )
 
     def _may_load(self, room: Room, target: T, now: float) -> bool:

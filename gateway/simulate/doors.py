@@ -169,9 +169,12 @@ class Gateway:
     # -- feedback ----------------------------------------------------------------------------------
 
     def began(self, exchange: Exchange) -> None:
-        """A cache that all requests share holds the prompt as of now; see `_record`."""
+        """Its prompt is computed. A cache that all requests share holds it as of now; see `_record`."""
+        way = self._ways[exchange]
+        if way.lease is not None:
+            way.lease.first_token()
         if exchange.target is not None and exchange.target.backend.shared_cache:
-            self._record(exchange, self._ways[exchange], exchange.target)
+            self._record(exchange, way, exchange.target)
 
     def ended(self, exchange: Exchange) -> None:
         job, target, way = exchange.job, exchange.target, self._ways.pop(exchange)

@@ -11,7 +11,7 @@ from engines.signals import Load, ModelInfo, Residency, Signal, Snapshot
 from gateway.config import BackendConfig
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.stats import Sample, Stats
+from gateway.fleet.stats import Sample, Stats, scaled
 
 PLAN = Plan(Recipe("openai", "x", ()), "1", (), {})
 
@@ -124,3 +124,21 @@ def test_warm_streams_plain_replies_and_models_that_were_loaded_after_all_teach_
     plain = Sample(cold=True, ttft_s=9, total_s=9)  # its first byte is its last
     loaded = Sample(streamed=True, cold=True, ttft_s=0.4, total_s=9)
     assert learned_load_s(warm, plain, loaded) is None
+
+
+def test_what_a_prompt_had_in_tokens_corrects_the_next_estimate_at_all_targets_of_its_model() -> None:
+    here, there = Stats(), Stats()
+    assert scaled(1000, (here, there)) == 1000
+    here.learn(Sample(prompt_tokens=800, estimated_tokens=1000))
+    assert scaled(2000, (here, there)) == 1600
+    there.learn(Sample(prompt_tokens=600, estimated_tokens=1000))
+    assert scaled(2000, (here, there)) == 1400
+
+
+def test_pictures_short_prompts_and_engines_that_count_new_tokens_only_do_not_correct_an_estimate() -> None:
+    stats = Stats()
+    stats.learn(Sample(prompt_tokens=3000, estimated_tokens=1000))
+    stats.learn(Sample(prompt_tokens=80, estimated_tokens=1000))
+    stats.learn(Sample(prompt_tokens=90, estimated_tokens=60))
+    stats.learn(Sample(prompt_tokens=300))
+    assert stats.token_scale is None

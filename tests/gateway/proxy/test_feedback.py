@@ -321,3 +321,45 @@ async def test_who_waits_when_the_gateway_ends_is_told_to_come_back() -> None:
         assert (c.status, c.error["code"], c.headers[b"retry-after"]) == (503, "draining", b"5")
     assert free.status == 200, "a free place is still given"
     assert Unrouted.DRAINING in g.done[0].decisions
+
+
+# -- what estimates learn ----------------------------------------------------------------------
+
+
+async def test_a_prompt_is_estimated_in_tokens_as_the_engine_counted_the_one_before() -> None:
+    """The engine of these tests counts 2,500 whatever it is sent."""
+    async with stub(answering()) as s, gateway(s.url) as g:
+        await g.ask(turn(LONG))
+        first = g.done[0]
+        assert first.estimated_tokens is not None
+        assert first.estimated_tokens < 2300
+        sample, target = sample_of(first), first.target
+        assert sample is not None
+        assert target is not None
+        target.stats.learn(sample)
+        await g.ask(turn(LONG))
+        assert g.done[1].expected_cached == pytest.approx(2500, rel=0.01)
+
+
+async def test_the_next_prompt_waits_for_no_stream_that_has_its_first_token() -> None:
+    later = asyncio.Event()
+
+    async def engine(request: Request, peer: Peer) -> None:
+        await peer.stream_head()
+        await peer.chunk(TOKEN)
+        if len(s.requests) == 1:
+            await later.wait()
+        await peer.chunk(FINISH)
+        await peer.end()
+
+    async with stub(engine) as s, gateway(s.url, capacity=2) as g:
+        client = Client()
+        running = asyncio.create_task(g.ask(turn(LONG, stream=True), client=client))
+        while len(client.sent) < 2:
+            client.arrived.clear()
+            await client.arrived.wait()
+        await g.ask(turn(LONG, stream=True))
+        later.set()
+        await running
+    waited = [done.decision.scores[0].wait_s for done in g.done if done.decision is not None]
+    assert waited == [0, 0]

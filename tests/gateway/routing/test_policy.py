@@ -57,6 +57,8 @@ CASES = [
     Case("full, three ahead: four times that", like(1, free=0, queue_ahead=3), 4.0, 0, 1.0),
     Case("overcommitted is full", like(1, free=-2), 1.0, 0, 1.0),
     Case("a free place: those ahead wait for something else", like(1, queue_ahead=3), 0, 0, 1.0),
+    Case("prompts sent before it are computed first", like(1, prefilling_s=2.5), 2.5, 0, 1.0),
+    Case("full: no place frees before they are", like(1, free=0, prefilling_s=2.5), 3.5, 0, 1.0),
     Case("cached tokens need no prefill", like(1, matched_tokens=600), 0, 0, 0.4),
     Case("more cached than asked saves the prompt, no more", like(1, matched_tokens=5000), 0, 0, 0.0),
     Case("at 90 % KV the cache still counts whole", like(1, matched_tokens=600, kv_usage=0.9), 0, 0, 0.4),
@@ -210,7 +212,7 @@ candidates = st.lists(
         capacity=st.integers(1, 64), free=st.integers(-3, 64), queue_ahead=st.integers(0, 1000),
         kv_usage=unknown | st.floats(0, 1), matched_tokens=st.integers(0, 10_000),
         prefill_s_per_token=unknown | st.floats(1e-5, 0.1), load_s=unknown | seconds, service_s=unknown | seconds,
-        fits=unknown | st.booleans(),
+        fits=unknown | st.booleans(), prefilling_s=st.just(0.0) | seconds,
     ).map(lambda c: c._replace(free=min(c.free, c.capacity))),
     max_size=8,
 ).map(lambda cs: [c._replace(target=i) for i, c in enumerate(cs)])  # fmt: skip

@@ -152,12 +152,12 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def no_loaded_place_is_left_idle(self) -> None:
-        """Only one with a cached prefix elsewhere may wait for that."""
+        """Only one with a cached prefix elsewhere may wait for that. An engine at a prompt is not idle."""
         scheduler, now = self.bench.scheduler, self.bench.clock.now
         for ask in (w.ask for w in self.waiting if not w.ask.matched):
             for t in self.bench.fleet.targets_of(ask.model):
                 seen = scheduler._candidate(t, now, 0)
-                assert seen.free <= 0 or seen.cold or t.id in ask.exclude
+                assert seen.free <= 0 or seen.cold or seen.prefilling_s or t.id in ask.exclude
 
     def teardown(self) -> None:
         """Everything that waits is served once engines are up and requests end: nobody starves."""
