@@ -14,17 +14,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic
 
-from gateway.routing.lease import Ask, Closed, Lease, NoneUp, NoSuchModel, QueueFull, Turned
+from gateway.routing.lease import Ask, Closed, Lease, NoneUp, NoSuchModel, QueueFull
 from gateway.routing.memory import Room, patience_s
 from gateway.routing.policy import DEFAULTS, Candidate, Defaults, Policy, Route
 from gateway.routing.ports import Fleet, T, View
 from gateway.routing.prefills import Prefills
 from gateway.routing.queue import Answer, FairQueue
+from gateway.routing.ticket import Sight, Ticket, Turns
 
 UNKNOWN_CAPACITY = 2
 """In flight at a time where neither engine nor config tells: 1 would idle an engine between two requests,
@@ -41,60 +41,6 @@ def _seed() -> int:
 
 
 _SETTLED = (Answer.GRANTED, Answer.GONE)
-
-
-class Ticket(Generic[T]):
-    """A request in the scheduler's hands: it has a lease, an error, or waits for one of them."""
-
-    __slots__ = ("ask", "error", "group", "kind", "lease", "on_settled", "since")
-
-    def __init__(self, ask: Ask, now: float) -> None:
-        self.ask, self.since = ask, now
-        self.kind = ask.model, ask.exclude  # the same places would do
-        self.group = _size(ask)  # and the policy would choose the same among them
-        self.lease: Lease[T] | None = None
-        self.error: Turned | None = None
-        self.on_settled: Callable[[], None] | None = None
-        """Called once, when it gets a lease or an error after a wait. It may call the scheduler."""
-
-
-def _size(ask: Ask) -> Hashable:
-    """Asks of one kind and size get one answer.
-
-    Coarse, else each waiter would have to be asked in each round: of one size are those that leave the same
-    to prefill at each target, within a factor of two. A match that leaves about everything is none.
-    """
-    anywhere = ask.prompt_tokens.bit_length()
-    left = ((t, max(ask.prompt_tokens - n, 0).bit_length()) for t, n in ask.matched.items())
-    return anywhere, frozenset(at for at in left if at[1] != anywhere)
-
-
-class _Sight(Generic[T]):
-    """What the policy is shown to one kind of ask. It lasts until the next place is taken or given."""
-
-    __slots__ = ("candidates", "place", "targets")
-
-    def __init__(self, targets: Sequence[T], candidates: list[Candidate]) -> None:
-        self.targets, self.candidates = targets, candidates
-        self.place = any(c.free > 0 and c.feasible for c in candidates)
-
-    def matched(self, tokens: Mapping[int, int]) -> list[Candidate]:
-        """The candidates as an ask with these cached prefixes sees them."""
-        if not tokens:
-            return self.candidates
-        return [
-            c._replace(matched_tokens=tokens[c.target]) if c.target in tokens else c for c in self.candidates
-        ]
-
-
-@dataclass(slots=True)
-class _Round(Generic[T]):
-    """Turns offered at one moment."""
-
-    now: float
-    wanted: set[int] = field(default_factory=set)  # targets for whose load a room must be kept or cleared
-    sights: dict[Hashable, _Sight[T]] = field(default_factory=dict)  # by kind
-    settled: list[Ticket[T]] = field(default_factory=list)
 
 
 class Scheduler(Generic[T]):
@@ -144,7 +90,7 @@ class Scheduler(Generic[T]):
             raise self._unserved(ask)
         ticket: Ticket[T] = Ticket(ask, self.now())
         first = not self._waiting[ask.model]
-        if first and self._offer(ticket, _Round(ticket.since)) in _SETTLED:
+        if first and self._offer(ticket, Turns(ticket.since)) in _SETTLED:
             return ticket
         full = len(self._queue) >= self.queue_limit and not ask.retry
         asked = first or self._queue.has(
@@ -174,10 +120,10 @@ class Scheduler(Generic[T]):
 
     def kick(self) -> None:
         """Something changed: serve whoever can be served. Costs by kinds and groups, not by waiters."""
-        round_: _Round[T] = _Round(self.now())
-        while self._serve(round_):
+        turns: Turns[T] = Turns(self.now())
+        while self._serve(turns):
             pass
-        for ticket in round_.settled:
+        for ticket in turns.settled:
             if ticket.on_settled is not None:
                 ticket.on_settled()
 
@@ -226,41 +172,41 @@ class Scheduler(Generic[T]):
 
     # The atomic step
 
-    def _serve(self, round_: _Round[T]) -> bool:
+    def _serve(self, turns: Turns[T]) -> bool:
         """Offer turns. True: those who were refused may find a place now.
 
         Why this ends: waiters and claims that are due only become fewer at one moment.
         """
-        settled = len(round_.settled)
-        round_.wanted.clear()
-        self._queue.serve(partial(self._turn, round_=round_))
-        if self._drop_claims(round_.wanted):
-            round_.sights.clear()
+        settled = len(turns.settled)
+        turns.wanted.clear()
+        self._queue.serve(partial(self._turn, turns=turns))
+        if self._drop_claims(turns.wanted):
+            turns.sights.clear()
             return True
-        return len(round_.settled) > settled  # a load that one of them starts has places for others too
+        return len(turns.settled) > settled  # a load that one of them starts has places for others too
 
-    def _turn(self, ticket: Ticket[T], round_: _Round[T]) -> Answer:
-        answer = self._offer(ticket, round_)
+    def _turn(self, ticket: Ticket[T], turns: Turns[T]) -> Answer:
+        answer = self._offer(ticket, turns)
         if answer in _SETTLED:
             self._left(ticket)
-            round_.settled.append(ticket)
-            round_.sights.clear()
+            turns.settled.append(ticket)
+            turns.sights.clear()
         return answer
 
-    def _offer(self, ticket: Ticket[T], round_: _Round[T]) -> Answer:
+    def _offer(self, ticket: Ticket[T], turns: Turns[T]) -> Answer:
         """Pick and take, if there is a place. Unless refused, the ticket has its lease or error."""
-        ask, now = ticket.ask, round_.now
-        sight = round_.sights.get(ticket.kind)
+        ask, now = ticket.ask, turns.now
+        sight = turns.sights.get(ticket.kind)
         if sight is None:
             targets = self._targets(ask)
             if not targets:
                 ticket.error = self._unserved(ask)
                 return Answer.GONE
             ahead = self._waiting[ask.model] - (ticket in self._queue)
-            sight = round_.sights[ticket.kind] = _Sight(targets, self._candidates(targets, now, ahead))
+            sight = turns.sights[ticket.kind] = Sight(targets, self._candidates(targets, now, ahead))
         if not sight.place:
             if not any(c.feasible for c in sight.candidates):
-                round_.wanted.add(self._claim(sight.targets, now))
+                turns.wanted.add(self._claim(sight.targets, now))
             return Answer.FULL
         candidates = sight.matched(ask.matched)
         decision = self.policy(Route(ask.prompt_tokens, self.seed()), candidates, self.defaults)

@@ -17,7 +17,8 @@ from gateway.routing.links import Chain
 from gateway.routing.policy import Policy
 from gateway.routing.prefix import BYTES_PER_TOKEN, Match, PrefixIndex
 from gateway.routing.prompt import chain_of
-from gateway.routing.scheduler import Scheduler, Ticket
+from gateway.routing.scheduler import Scheduler
+from gateway.routing.ticket import Ticket
 from gateway.simulate.clock import Clock
 from gateway.simulate.engines import SimFleet, SimTarget
 from gateway.simulate.oracle import TrueCache

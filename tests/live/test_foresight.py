@@ -69,9 +69,7 @@ def test_of_a_long_prompt_sent_again_as_much_is_cached_as_expected(pharos: Front
         assert row["expected_cached"] == pytest.approx(row["cached_tokens"], rel=0.15)
 
 
-def test_of_fifty_turns_nine_in_ten_are_expected_right(
-    pharos: Front, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_fifty_turns_most_are_expected_right(pharos: Front, capsys: pytest.CaptureFixture[str]) -> None:
     rows = asked(pharos, *trace(5, FIFTY))
     seen = foresight(rows)
     with capsys.disabled():

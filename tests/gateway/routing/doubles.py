@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from gateway.routing.lease import NO_MATCHES, Ask, Lease
 from gateway.routing.policy import Policy, cost
 from gateway.routing.ports import Stats, View
-from gateway.routing.scheduler import Scheduler, Ticket
+from gateway.routing.scheduler import Scheduler
+from gateway.routing.ticket import Ticket
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.routing.lease import Ask, NoneUp, NoSuchModel, QueueFull
 from gateway.routing.policy import Why, least_load
-from gateway.routing.scheduler import Ticket
+from gateway.routing.ticket import Ticket
 from tests.gateway.routing.doubles import Bench, TestBackend, TestConfig, TestTarget, granted, target, waits
 
 

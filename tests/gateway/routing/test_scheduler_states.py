@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.routing.lease import NoneUp, QueueFull
 from gateway.routing.memory import MAX_PATIENCE_S
-from gateway.routing.scheduler import Ticket
+from gateway.routing.ticket import Ticket
 from tests.gateway.routing.doubles import GIB, Bench, TestBackend, TestConfig, TestTarget, target
 
 Waiting = Ticket[TestTarget]
