@@ -72,6 +72,8 @@ class _Reader:
                 yield
                 continue
             at, token = found.end(), body[found.start()]
+            if not self._nested and token not in _CLOSER:
+                raise _Leave  # it is no object
             if token == _QUOTE:
                 at = yield from self._string(found.start())
             elif token in _CLOSER:

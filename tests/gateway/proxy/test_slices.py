@@ -61,6 +61,8 @@ def test_what_is_read_in_slices_is_what_is_read_in_one_go(body: bytes, size: int
 @example(b'{"a":"x" "y"}', 40, None)
 @example(b'{"a":"b","a":"c"}', 40, None)
 @example(b'{"a":1}}', 40, None)
+@example(b'"{"": null, ",": null}', 9, None)
+@example(b'"a","b","c"', 1, None)
 def test_a_damaged_body_is_never_read_as_a_whole_one(
     body: bytes, size: int, data: st.DataObject | None
 ) -> None:
