@@ -164,7 +164,7 @@ def queues() -> list[Figure]:
         running = [t for t in tickets if t.lease is not None]
         for ticket in running:
             assert ticket.lease is not None
-            ticket.lease.first_token()  # else, as the clock stands still, all engines compute prompts for ever
+            ticket.lease.first_token()  # else, as the clock stands still, all compute prompts for ever
         ended = chance.choice(running)
         assert ended.lease is not None
         releases.append(_timed_us(ended.lease.release) / 1000)
