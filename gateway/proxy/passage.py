@@ -198,7 +198,8 @@ class Passage:
     def _note(self, lease: Lease[Target]) -> None:
         done, decision = self.done, lease.decision
         self.prompt.sent(lease.target)
-        done.decision, done.expected_cached = decision, decision.matched_tokens
+        done.decision = decision
+        done.expected_cached = decision.matched_tokens if self.prompt.known else None
         done.prefix_source = self.prompt.source
         done.target, done.cold, done.predicted_s = lease.target, lease.cold, decision.ttft_s
         done.backend, done.reason = lease.target.backend.url, decision.reason
@@ -258,7 +259,7 @@ class Passage:
             message = f"The engine at {backend.url} does not accept the key that Pharos has for it (api_key)."
             raise Refusal(502, "engine_refused_key", message)
         busy = reply.status in replies.BACK_PRESSURE
-        if not busy:
+        if reply.status >= 400 and not busy:
             self.prompt.refused()
         failed = reply.status in replies.REFUSED_OR_FAILED or replies.is_page(reply)
         if failed and self._another():

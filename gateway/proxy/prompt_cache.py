@@ -30,9 +30,14 @@ class CachedPrompt:
         self._generation = 0  # of that target then
         self._recorded = False
 
+    @property
+    def known(self) -> bool:
+        """Can anything be said of what is cached of it? Not where it could not be read as a prompt."""
+        return bool(self._chain.links)
+
     def expected(self, targets: Iterable[Target]) -> dict[int, int]:
         """Target id -> tokens of the prompt that it should have cached now; no entry is none."""
-        if not self._chain.links:
+        if not self.known:
             return {}
         self._found = self._index.lookup(self._chain, {t.key: t.generation for t in targets})
         per_byte = self._prompt_tokens / max(self._chain.size, 1)
@@ -55,7 +60,7 @@ class CachedPrompt:
 
     def ended(self, cached_tokens: int | None, prompt_tokens: int | None) -> Outcome | None:
         """Its generation is over; the tokens are what the engine reports. None: nothing to compare."""
-        if self._target is None or not self._chain.links:
+        if self._target is None or not self.known:
             return None
         outcome = self._index.correct(
             self._target.key, self._generation, self._chain, self._match, cached_tokens, prompt_tokens,

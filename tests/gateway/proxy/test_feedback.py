@@ -119,6 +119,21 @@ async def test_an_engine_that_refused_a_prompt_does_not_draw_it_again() -> None:
     assert [bool(d.expected_cached) for d in g.done] == [False, True, False]
 
 
+async def test_of_what_is_no_prompt_nothing_is_expected_and_that_is_no_zero() -> None:
+    async with stub(answering()) as a, gateway(a.url) as g:
+        await g.ask(b'{"model":"m","input":"x"}', "/v1/embeddings")
+    assert g.done[0].expected_cached is None
+
+
+async def test_a_short_answer_is_no_refusal_of_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[str] = []
+    async with stub(answering()) as a, gateway(a.url) as g:
+        index = g.consumer.passages.index
+        monkeypatch.setattr(index, "forget", lambda target, *_: forgotten.append(target))
+        await g.ask(turn(LONG), "/v1/messages")
+    assert (g.done[0].status, forgotten) == (200, [])
+
+
 @pytest.mark.parametrize(("recipe", "known"), [(SHARED, True), (PLAIN, False)])
 async def test_a_running_request_is_of_use_to_others_where_the_cache_is_shared(
     recipe: Recipe, known: bool
